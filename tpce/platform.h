@@ -1,0 +1,51 @@
+// What differs between the host compiler and nvcc, and nothing else. The numeric headers of this folder (dtype.h,
+// exp_split.h, binned_sum.h, fp64_math.h, row_partial.h, row_finalize.h) compile for both and give the same bits.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+
+#if defined(__CUDACC__)
+#define TPCE_HOST_DEVICE __host__ __device__ inline
+#else
+#define TPCE_HOST_DEVICE inline
+#endif
+
+#if defined(__FAST_MATH__)
+#error "tpce needs IEEE arithmetic: build without -ffast-math"
+#endif
+
+namespace tpce {
+
+// Fused multiply-add, x * y + z rounded once. Never a separate multiply and add: see docs/numerics.md, section 7.
+TPCE_HOST_DEVICE float fused_multiply_add(float x, float y, float z) {
+#if defined(__CUDA_ARCH__)
+  return __fmaf_rn(x, y, z);
+#else
+  return std::fma(x, y, z);
+#endif
+}
+
+TPCE_HOST_DEVICE double fused_multiply_add(double x, double y, double z) {
+#if defined(__CUDA_ARCH__)
+  return __fma_rn(x, y, z);
+#else
+  return std::fma(x, y, z);
+#endif
+}
+
+// Reinterprets bits. std::bit_cast is constexpr, which nvcc allows in device code only with a flag of its own.
+template <class To, class From>
+TPCE_HOST_DEVICE To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From));
+#if defined(__CUDA_ARCH__)
+  To to;
+  memcpy(&to, &from, sizeof(To));
+  return to;
+#else
+  return std::bit_cast<To>(from);
+#endif
+}
+
+}  // namespace tpce
