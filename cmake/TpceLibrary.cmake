@@ -1,6 +1,7 @@
 # One place for the flags that every target needs, and the two functions that declare targets.
 
 add_library(tpce_flags INTERFACE)
+set_target_properties(tpce_flags PROPERTIES EXPORT_NAME flags)
 target_compile_features(tpce_flags INTERFACE cxx_std_20)
 target_compile_options(tpce_flags INTERFACE
   # Contraction, reassociation and flush-to-zero each change bits (docs/numerics.md, section 7).
@@ -34,3 +35,8 @@ endfunction()
 
 # Headers get a folder of their own below include/, since names such as "reference/" are not ours alone.
 set(TPCE_INSTALL_INCLUDEDIR ${CMAKE_INSTALL_INCLUDEDIR}/tpce-${PROJECT_VERSION_MAJOR})
+
+# Shared libraries are found beside the program, wherever the tree is moved. Distributions turn this off with
+# CMAKE_SKIP_INSTALL_RPATH.
+file(RELATIVE_PATH libdir_from_bindir ${CMAKE_INSTALL_FULL_BINDIR} ${CMAKE_INSTALL_FULL_LIBDIR})
+set(CMAKE_INSTALL_RPATH "$ORIGIN;$ORIGIN/${libdir_from_bindir}")

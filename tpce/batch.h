@@ -19,8 +19,8 @@ struct Batch {
   const ShardPlan& plan;
   std::span<const Shard> shards;  // those that this process holds: any number, any order
   Labels labels;                  // [T]
-  // Classes are [0, vocab), 1 <= vocab <= plan.columns(). Columns from vocab on are padding: they are not read, carry no
-  // mass, and get gradient 0.
+  // Classes are [0, vocab), 1 <= vocab <= plan.columns(). Columns from vocab on are padding: they are not read, carry
+  // no mass, and get gradient 0.
   std::int64_t vocab = 0;
 
   std::int64_t rows() const { return labels.size(); }

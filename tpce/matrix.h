@@ -50,9 +50,7 @@ struct BasicMatrix {
     return {byte_offset(first), dtype, rows, count, row_stride, place};
   }
 
-  operator BasicMatrix<const void>() const
-    requires(!std::is_const_v<Void>)
-  {
+  operator BasicMatrix<const void>() const requires(!std::is_const_v<Void>) {
     return {data, dtype, rows, cols, row_stride, place};
   }
 
@@ -103,7 +101,8 @@ class Labels {
 
   // Label of row i; host memory only.
   std::int64_t operator[](std::int64_t i) const {
-    return wide_ ? static_cast<const std::int64_t*>(data_)[i] : std::int64_t{static_cast<const std::int32_t*>(data_)[i]};
+    return wide_ ? static_cast<const std::int64_t*>(data_)[i]
+                 : std::int64_t{static_cast<const std::int32_t*>(data_)[i]};
   }
 
  private:
