@@ -9,7 +9,7 @@ target_compile_options(tpce_flags INTERFACE
 
 add_library(tpce_warnings INTERFACE)
 target_compile_options(tpce_warnings INTERFACE
-  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wdouble-promotion -Wnon-virtual-dtor -Woverloaded-virtual
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
   -Wcast-align -Wold-style-cast -Wnull-dereference
   $<$<BOOL:${TPCE_WERROR}>:-Werror>)
 

@@ -71,17 +71,27 @@ struct DTypeOf<Float16> {
 
 // The one NaN of every canonical result. The NaN that an operation makes differs between machines (0/0 is ffc00000 on
 // x86, 7fc00000 on aarch64, 7fffffff on NVIDIA GPUs), so a constant is stored instead.
-TPCE_HOST_DEVICE float canonical_nan() { return bit_cast<float>(std::uint32_t{0x7fc00000}); }
+TPCE_HOST_DEVICE inline float canonical_nan() {
+  return bit_cast<float>(std::uint32_t{0x7fc00000});
+}
 
-TPCE_HOST_DEVICE bool is_nan(float x) { return x != x; }
-TPCE_HOST_DEVICE bool is_nan(double x) { return x != x; }
+TPCE_HOST_DEVICE inline bool is_nan(float x) {
+  return x != x;
+}
+TPCE_HOST_DEVICE inline bool is_nan(double x) {
+  return x != x;
+}
 
 // Exact widening to fp32.
-TPCE_HOST_DEVICE float widen(float x) { return x; }
+TPCE_HOST_DEVICE inline float widen(float x) {
+  return x;
+}
 
-TPCE_HOST_DEVICE float widen(BFloat16 x) { return bit_cast<float>(std::uint32_t{x.bits} << 16); }
+TPCE_HOST_DEVICE inline float widen(BFloat16 x) {
+  return bit_cast<float>(std::uint32_t{x.bits} << 16);
+}
 
-TPCE_HOST_DEVICE float widen(Float16 x) {
+TPCE_HOST_DEVICE inline float widen(Float16 x) {
   const std::uint32_t sign = (std::uint32_t{x.bits} & 0x8000u) << 16;
   const std::uint32_t magnitude = std::uint32_t{x.bits} & 0x7fffu;
   if (magnitude >= 0x7c00u) {  // infinity and NaN keep their payload
@@ -97,17 +107,17 @@ TPCE_HOST_DEVICE float widen(Float16 x) {
 
 // Rounding from fp32, to nearest, ties to even. NaN becomes the canonical NaN of the type (7fc00000, 7fc0, 7e00) and a
 // zero of either sign becomes +0, also where a small value rounds to zero (docs/numerics.md, section 5).
-TPCE_HOST_DEVICE void round_to(float x, float* out) {
+TPCE_HOST_DEVICE inline void round_to(float x, float* out) {
   *out = is_nan(x) ? canonical_nan() : x + 0.0f;  // -0 + +0 is +0
 }
 
-TPCE_HOST_DEVICE void round_to(float x, double* out) {
+TPCE_HOST_DEVICE inline void round_to(float x, double* out) {
   float rounded;
   round_to(x, &rounded);
   *out = is_nan(x) ? bit_cast<double>(std::uint64_t{0x7ff8000000000000}) : static_cast<double>(rounded);
 }
 
-TPCE_HOST_DEVICE void round_to(float x, BFloat16* out) {
+TPCE_HOST_DEVICE inline void round_to(float x, BFloat16* out) {
   if (is_nan(x)) {
     out->bits = 0x7fc0;
     return;
@@ -118,7 +128,7 @@ TPCE_HOST_DEVICE void round_to(float x, BFloat16* out) {
   out->bits = static_cast<std::uint16_t>((rounded & 0x7fffu) == 0 ? 0 : rounded);
 }
 
-TPCE_HOST_DEVICE void round_to(float x, Float16* out) {
+TPCE_HOST_DEVICE inline void round_to(float x, Float16* out) {
   if (is_nan(x)) {
     out->bits = 0x7e00;
     return;

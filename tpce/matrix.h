@@ -87,6 +87,14 @@ decltype(auto) visit_dtype(DType dtype, Visitor&& visit) {
   return visit(float{});
 }
 
+// The same for the types that widen exactly to fp32, which the canonical algorithm takes; the driver has refused fp64.
+template <class Visitor>
+decltype(auto) visit_narrow_dtype(DType dtype, Visitor&& visit) {
+  if (dtype == DType::kBFloat16) return visit(BFloat16{});
+  if (dtype == DType::kFloat16) return visit(Float16{});
+  return visit(float{});
+}
+
 // Labels (targets) [count], int32 or int64, contiguous.
 class Labels {
  public:

@@ -7,9 +7,9 @@
 #include <cstdint>
 
 #if defined(__CUDACC__)
-#define TPCE_HOST_DEVICE __host__ __device__ inline
+#define TPCE_HOST_DEVICE __host__ __device__
 #else
-#define TPCE_HOST_DEVICE inline
+#define TPCE_HOST_DEVICE
 #endif
 
 #if defined(__FAST_MATH__)
@@ -19,7 +19,7 @@
 namespace tpce {
 
 // Fused multiply-add, x * y + z rounded once. Never a separate multiply and add: see docs/numerics.md, section 7.
-TPCE_HOST_DEVICE float fused_multiply_add(float x, float y, float z) {
+TPCE_HOST_DEVICE inline float fused_multiply_add(float x, float y, float z) {
 #if defined(__CUDA_ARCH__)
   return __fmaf_rn(x, y, z);
 #else
@@ -27,7 +27,7 @@ TPCE_HOST_DEVICE float fused_multiply_add(float x, float y, float z) {
 #endif
 }
 
-TPCE_HOST_DEVICE double fused_multiply_add(double x, double y, double z) {
+TPCE_HOST_DEVICE inline double fused_multiply_add(double x, double y, double z) {
 #if defined(__CUDA_ARCH__)
   return __fma_rn(x, y, z);
 #else

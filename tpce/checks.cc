@@ -1,0 +1,173 @@
+#include "tpce/checks.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+namespace tpce {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& message) {
+  throw std::invalid_argument(message);
+}
+
+std::string text(std::int64_t value) {
+  return std::to_string(value);
+}
+
+template <class Void>
+void check_matrix(const std::string& what, const BasicMatrix<Void>& matrix, std::int64_t rows, std::int64_t cols) {
+  if (matrix.rows != rows || matrix.cols != cols) {
+    fail(what + ": shape is [" + text(matrix.rows) + ", " + text(matrix.cols) + "], expected [" + text(rows) + ", " +
+         text(cols) + "]");
+  }
+  if (matrix.row_stride < cols) {
+    fail(what + ": row_stride is " + text(matrix.row_stride) + ", expected at least the width, " + text(cols));
+  }
+  if (matrix.data == nullptr && rows > 0 && cols > 0) fail(what + ": data is null");
+  const auto address = reinterpret_cast<std::uintptr_t>(matrix.data);
+  if (address % size_of(matrix.dtype) != 0) {
+    fail(what + ": data is not aligned to its elements of " + std::string(name_of(matrix.dtype)));
+  }
+}
+
+void check_labels(const Batch& batch, const Options& options) {
+  for (std::int64_t i = 0; i < batch.rows(); ++i) {
+    const std::int64_t label = batch.labels[i];
+    if ((label < 0 || label >= batch.vocab) && label != options.ignore_index) {
+      fail("labels: row " + text(i) + " has label " + text(label) + ", expected 0.." + text(batch.vocab - 1) +
+           " or ignore_index " + text(options.ignore_index));
+    }
+  }
+}
+
+// A strided block of bytes.
+struct Block {
+  std::string what;
+  std::uintptr_t begin;
+  std::int64_t rows;
+  std::int64_t width;
+  std::int64_t stride;
+
+  std::uintptr_t end() const { return begin + static_cast<std::uintptr_t>((rows - 1) * stride + width); }
+};
+
+template <class Void>
+Block block_of(const std::string& what, const BasicMatrix<Void>& matrix) {
+  const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
+  return {what, reinterpret_cast<std::uintptr_t>(matrix.data), matrix.rows, matrix.cols * size,
+          matrix.row_stride * size};
+}
+
+// Exact for equal strides (column slices of one buffer interleave without sharing a byte); else whether the ranges from
+// first to last byte meet.
+bool overlap(const Block& a, const Block& b) {
+  if (a.rows <= 0 || b.rows <= 0 || a.width <= 0 || b.width <= 0) return false;
+  if (a.end() <= b.begin || b.end() <= a.begin) return false;
+  if (a.stride != b.stride) return true;
+  const Block& low = a.begin <= b.begin ? a : b;
+  const Block& high = a.begin <= b.begin ? b : a;
+  const auto offset = static_cast<std::int64_t>((high.begin - low.begin) % static_cast<std::uintptr_t>(a.stride));
+  return offset < low.width || offset + high.width > a.stride;
+}
+
+bool same_memory(const Matrix& gradient, const ConstMatrix& logits) {
+  return gradient.data == logits.data && gradient.row_stride == logits.row_stride && gradient.dtype == logits.dtype;
+}
+
+}  // namespace
+
+void check_batch(const Batch& batch, const Options& options, const Backend& backend, const Communicator& communicator) {
+  const ShardPlan& plan = batch.plan;
+  const Capabilities capabilities = backend.capabilities();
+  if (!communicator.accepts(capabilities.device)) {
+    fail("communicator: '" + std::string(communicator.name()) + "' does not reach the memory of backend '" +
+         std::string(backend.name()) + "'");
+  }
+  if (batch.vocab < 1 || batch.vocab > plan.columns()) {
+    fail("vocab: got " + text(batch.vocab) + ", expected 1.." + text(plan.columns()) + ", the columns of the plan");
+  }
+  std::vector<bool> here(static_cast<std::size_t>(plan.tp()), false);
+  for (const Shard& shard : batch.shards) {
+    if (shard.index < 0 || shard.index >= plan.tp()) {
+      fail("shards: got shard " + text(shard.index) + ", expected 0.." + text(plan.tp() - 1));
+    }
+    const std::string what = "logits of shard " + text(shard.index);
+    if (here[static_cast<std::size_t>(shard.index)]) fail(what + ": given twice");
+    here[static_cast<std::size_t>(shard.index)] = true;
+    check_matrix(what, shard.logits, batch.rows(), plan.width(shard.index));
+    if (shard.logits.place.type != capabilities.device) {
+      fail(what + ": not in the memory of backend '" + std::string(backend.name()) + "'");
+    }
+    const auto& dtypes = capabilities.logits_dtypes;
+    if (std::find(dtypes.begin(), dtypes.end(), shard.logits.dtype) == dtypes.end()) {
+      fail(what + ": dtype is " + std::string(name_of(shard.logits.dtype)) +
+           ", which the canonical algorithm does not take; either cast to fp32 (round to nearest; values beyond the "
+           "largest fp32 become infinite), or use the fp64, multiprecision or certified reference");
+    }
+  }
+  if (communicator.size() == 1) {
+    const auto missing = std::find(here.begin(), here.end(), false);
+    if (missing != here.end()) {
+      fail("shards: shard " + text(missing - here.begin()) + " of " + text(plan.tp()) +
+           " is missing, and no other rank holds it");
+    }
+  }
+  check_labels(batch, options);
+}
+
+void check_rows(const LossSum& sum, const Options& options) {
+  if (sum.first_target_missing != LossSum::kNoRow) {
+    fail("shards: the target of row " + text(sum.first_target_missing) + " is held by no shard");
+  }
+  if (sum.first_target_twice != LossSum::kNoRow) {
+    fail("shards: the target of row " + text(sum.first_target_twice) + " is held by two shards");
+  }
+  if (options.non_finite_row == NonFiniteRow::kError && sum.first_not_finite != LossSum::kNoRow) {
+    fail("logits: row " + text(sum.first_not_finite) + " holds NaN or +inf, or nothing above -inf; its loss is NaN");
+  }
+}
+
+bool check_gradients(const Batch& batch, std::span<const Matrix> gradients, const Backend& backend) {
+  if (gradients.empty()) return false;
+  if (gradients.size() != batch.shards.size()) {
+    fail("gradients: got " + text(static_cast<std::int64_t>(gradients.size())) +
+         " matrices, expected one for each of " + text(static_cast<std::int64_t>(batch.shards.size())) + " shards");
+  }
+  const Capabilities capabilities = backend.capabilities();
+  bool in_place = false;
+  std::vector<Block> written;
+  for (std::size_t s = 0; s < gradients.size(); ++s) {
+    const ConstMatrix& logits = batch.shards[s].logits;
+    const std::string what = "gradient of shard " + text(batch.shards[s].index);
+    check_matrix(what, gradients[s], logits.rows, logits.cols);
+    if (gradients[s].place.type != capabilities.device) {
+      fail(what + ": not in the memory of backend '" + std::string(backend.name()) + "'");
+    }
+    const auto& dtypes = capabilities.gradient_dtypes;
+    if (std::find(dtypes.begin(), dtypes.end(), gradients[s].dtype) == dtypes.end()) {
+      fail(what + ": backend '" + std::string(backend.name()) + "' does not write " +
+           std::string(name_of(gradients[s].dtype)));
+    }
+    const Block block = block_of(what, gradients[s]);
+    for (const Block& other : written) {
+      if (overlap(block, other)) fail(what + ": its memory overlaps the " + other.what);
+    }
+    written.push_back(block);
+    for (std::size_t r = 0; r < gradients.size(); ++r) {
+      const bool itself = r == s && same_memory(gradients[s], logits);
+      const std::string other = "logits of shard " + text(batch.shards[r].index);
+      if (!itself && overlap(block, block_of(other, batch.shards[r].logits))) {
+        fail(what + ": its memory overlaps the " + other +
+             "; in place needs the same data, row_stride and dtype as the shard's own logits");
+      }
+      in_place = in_place || (itself && logits.rows > 0 && logits.cols > 0);
+    }
+  }
+  return in_place;
+}
+
+}  // namespace tpce

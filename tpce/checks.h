@@ -1,0 +1,21 @@
+// Argument checks of the driver. Each throws std::invalid_argument with one line that names the argument, the row where
+// there is one, the value and what was expected.
+#pragma once
+
+#include <span>
+
+#include "tpce/backend.h"
+#include "tpce/communicator.h"
+
+namespace tpce {
+
+// Shapes, places and types of the batch, and every label.
+void check_batch(const Batch& batch, const Options& options, const Backend& backend, const Communicator& communicator);
+
+// The rows that cannot have a loss, after the partials of all ranks were merged.
+void check_rows(const LossSum& sum, const Options& options);
+
+// Shapes, types and overlaps of the gradients. True where one of them is the logits themselves.
+bool check_gradients(const Batch& batch, std::span<const Matrix> gradients, const Backend& backend);
+
+}  // namespace tpce

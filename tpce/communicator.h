@@ -1,0 +1,50 @@
+// Communicator: merges partials across the ranks of a tensor-parallel group. One collective a chunk of rows, started
+// and finished separately, so that it overlaps the kernels of the next chunk.
+#pragma once
+
+#include <string_view>
+
+#include "tpce/backend.h"
+
+namespace tpce {
+
+class Communicator {
+ public:
+  // A collective in flight.
+  struct Pending {
+    void* request = nullptr;
+  };
+
+  virtual ~Communicator() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual std::int64_t size() const = 0;
+  virtual std::int64_t rank() const = 0;
+  virtual bool accepts(DeviceType device) const = 0;
+
+  // Starts to replace the partials of every rank by their merge, by way of merger.merge(). The partials stay untouched
+  // by the caller until finish().
+  virtual Pending start_all_reduce(const Partials& partials, Backend& merger, Queue queue) = 0;
+  virtual void finish(Pending pending, Queue queue) = 0;
+
+  // Merges a sum of every rank: the optional second collective, for the gradient norm.
+  virtual void all_reduce(BinnedSum& sum) = 0;
+
+  // Ends the run on every rank, with the reason, where this rank cannot go on.
+  virtual void abort(std::string_view reason) noexcept = 0;
+};
+
+// One process that holds every shard: there is nobody to talk to.
+class SelfCommunicator final : public Communicator {
+ public:
+  std::string_view name() const override { return "self"; }
+  std::int64_t size() const override { return 1; }
+  std::int64_t rank() const override { return 0; }
+  bool accepts(DeviceType) const override { return true; }
+  Pending start_all_reduce(const Partials&, Backend&, Queue) override { return {}; }
+  void finish(Pending, Queue) override {}
+  void all_reduce(BinnedSum&) override {}
+  void abort(std::string_view) noexcept override {}
+};
+
+}  // namespace tpce

@@ -1,0 +1,161 @@
+#include "tpce/cross_entropy.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <exception>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+#include "tpce/checks.h"
+
+namespace tpce {
+
+namespace {
+
+template <class T>
+T* offset(T* array, std::int64_t first) {
+  return array == nullptr ? nullptr : array + first;
+}
+
+// The forward pass of one chunk of rows, between the start of its collective and its results.
+struct Chunk {
+  RowRange rows;
+  Partials partials;
+  Communicator::Pending pending;
+};
+
+Loss reduced(const LossSum& sum, const Batch& batch, const Options& options) {
+  Loss loss{.value_fp64 = 0.0, .value = 0.0f, .rows = batch.rows(), .valid_rows = sum.valid_rows};
+  const double total = value_of(sum.nll);
+  switch (options.reduction) {
+    case Reduction::kNone:
+      loss.value_fp64 = canonical_nan();
+      break;
+    case Reduction::kSum:
+      loss.value_fp64 = total;
+      break;
+    case Reduction::kMean:
+      if (sum.valid_rows > 0) {
+        loss.value_fp64 = total / static_cast<double>(sum.valid_rows);
+      } else {
+        loss.value_fp64 = options.empty_mean == EmptyMean::kZero ? 0.0 : static_cast<double>(canonical_nan());
+      }
+      break;
+  }
+  loss.value = is_nan(loss.value_fp64) ? canonical_nan() : static_cast<float>(loss.value_fp64);
+  return loss;
+}
+
+// An error of this rank must end the others too, which wait for it in a collective.
+template <class Body>
+auto abort_on_error(Communicator& communicator, Body&& body) {
+  try {
+    return body();
+  } catch (const std::exception& error) {
+    communicator.abort(error.what());
+    throw;
+  }
+}
+
+}  // namespace
+
+Saved::Saved(const Batch& batch, const Options& options, Buffer rows)
+    : plan_(batch.plan),
+      shards_(batch.shards.begin(), batch.shards.end()),
+      labels_(batch.labels),
+      vocab_(batch.vocab),
+      options_(options),
+      rows_(std::move(rows)) {}
+
+Forward cross_entropy_forward(const Batch& batch, const Options& options, const RowOutputs& rows,
+                              const Runtime& runtime) {
+  Backend& backend = runtime.backend;
+  Communicator& communicator = runtime.communicator;
+  const Queue queue = runtime.queue;
+  return abort_on_error(communicator, [&] {
+    check_batch(batch, options, backend, communicator);
+    const std::int64_t chunk_rows =
+        std::clamp<std::int64_t>(batch.rows(), 1, std::max<std::int64_t>(runtime.rows_per_chunk, 1));
+    const auto chunk_size = static_cast<std::size_t>(chunk_rows);
+    // Planes start with 8-byte elements, so rounding up the rows keeps the second chunk's aligned.
+    const std::size_t partial_bytes = (chunk_size * Partials::bytes_per_row(options) + 63) / 64 * 64;
+    const Buffer partials = backend.allocate(2 * partial_bytes);
+    const Buffer chunk_nll = backend.allocate(chunk_size * sizeof(float));
+    Saved saved(batch, options, backend.allocate(static_cast<std::size_t>(batch.rows()) * sizeof(SavedRow)));
+    LossSum sum;
+
+    const auto complete = [&](const Chunk& chunk) {
+      communicator.finish(chunk.pending, queue);
+      const std::int64_t first = chunk.rows.first;
+      const RowResults results{
+          .rows = chunk.rows.count,
+          .saved = static_cast<SavedRow*>(saved.rows_.get()) + first,
+          .nll = rows.nll != nullptr ? rows.nll + first : static_cast<float*>(chunk_nll.get()),
+          .lse = offset(rows.lse, first),
+          .nll_fp64 = offset(rows.nll_fp64, first),
+          .lse_fp64 = offset(rows.lse_fp64, first),
+      };
+      backend.finalize(chunk.partials, results, queue);
+      backend.reduce(results, first, sum, queue);
+    };
+
+    // While one chunk's collective is in flight, the next chunk's partials are made.
+    std::optional<Chunk> in_flight;
+    for (std::int64_t first = 0, slot = 0; first < batch.rows(); first += chunk_rows, slot ^= 1) {
+      const std::int64_t count = std::min(chunk_rows, batch.rows() - first);
+      auto* memory = static_cast<std::byte*>(partials.get()) + static_cast<std::size_t>(slot) * partial_bytes;
+      Chunk chunk{{first, count}, Partials::in(memory, count, options), {}};
+      backend.partials(batch, options, chunk.rows, chunk.partials, queue);
+      chunk.pending = communicator.start_all_reduce(chunk.partials, backend, queue);
+      if (in_flight) complete(*in_flight);
+      in_flight = chunk;
+    }
+    if (in_flight) complete(*in_flight);
+
+    check_rows(sum, options);
+    saved.valid_rows_ = sum.valid_rows;
+    return Forward{reduced(sum, batch, options), std::move(saved)};
+  });
+}
+
+void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<const Matrix> gradients,
+                            const Runtime& runtime, BinnedSum* squares) {
+  abort_on_error(runtime.communicator, [&] {
+    if (saved.logits_overwritten_) {
+      throw std::invalid_argument(
+          "saved: the logits were overwritten by the gradients of an earlier backward in place");
+    }
+    const Options& options = saved.options_;
+    if (upstream.per_row != nullptr && options.reduction != Reduction::kNone) {
+      throw std::invalid_argument("upstream: per_row is given with reduction " +
+                                  std::string(name_of(options.reduction)) + ", expected reduction none");
+    }
+    const Batch batch = saved.batch();
+    const bool in_place = check_gradients(batch, gradients, runtime.backend);
+    Upstream row_upstream = upstream;
+    if (options.reduction == Reduction::kMean) row_upstream.scalar /= static_cast<double>(saved.valid_rows_);
+    BinnedSum local;
+    saved.logits_overwritten_ = in_place;
+    runtime.backend.gradient(batch,
+                             {.rows = {0, batch.rows()},
+                              .saved = saved.rows(),
+                              .upstream = row_upstream,
+                              .gradients = gradients,
+                              .squares = squares != nullptr ? &local : nullptr},
+                             runtime.queue);
+    if (squares != nullptr) {
+      runtime.communicator.all_reduce(local);
+      merge(*squares, local);
+    }
+  });
+}
+
+float gradient_norm(const BinnedSum& squares) {
+  const double sum = value_of(squares);
+  return is_nan(sum) ? canonical_nan() : static_cast<float>(std::sqrt(sum));
+}
+
+}  // namespace tpce

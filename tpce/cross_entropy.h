@@ -1,0 +1,98 @@
+// The driver: loss and gradient of tensor-parallel cross entropy, over chunks of rows. It never asks which backend,
+// communicator or tp it has.
+//
+//   ScalarBackend backend;
+//   SelfCommunicator self;
+//   ShardPlan plan = ShardPlan::even(V, 2);
+//   Shard shards[] = {{matrix_of(z0, T, plan.width(0)), 0}, {matrix_of(z1, T, plan.width(1)), 1}};
+//   Batch batch{plan, shards, Labels(labels, T), V};
+//   Forward forward = cross_entropy_forward(batch, {}, {}, {backend, self});
+//   Matrix gradients[] = {matrix_of(dz0, T, plan.width(0)), matrix_of(dz1, T, plan.width(1))};
+//   cross_entropy_backward(forward.saved, {}, gradients, {backend, self});
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tpce/backend.h"
+#include "tpce/communicator.h"
+
+namespace tpce {
+
+// Who computes and who talks. The partials of two chunks are alive at once, whatever T is.
+struct Runtime {
+  Backend& backend;
+  Communicator& communicator;
+  std::int64_t rows_per_chunk = 1024;
+  Queue queue = {};
+};
+
+// Results by row, each [T] or null. fp32 values are the fp64 ones rounded once. An ignored row has nll 0 and lse 0.
+struct RowOutputs {
+  float* nll = nullptr;
+  float* lse = nullptr;
+  double* nll_fp64 = nullptr;
+  double* lse_fp64 = nullptr;
+};
+
+struct Loss {
+  // The reduced loss, and its fp32 rounding. NaN with Reduction::kNone, which reduces nothing.
+  double value_fp64 = 0.0;
+  float value = 0.0f;
+  std::int64_t rows = 0;
+  std::int64_t valid_rows = 0;  // not ignored: what a mean divides by
+};
+
+struct Forward;
+
+// What backward needs: the logits by reference, and 24 bytes a row.
+class Saved {
+ public:
+  Batch batch() const { return {plan_, shards_, labels_, vocab_}; }
+  const Options& options() const { return options_; }
+  const SavedRow* rows() const { return static_cast<const SavedRow*>(rows_.get()); }
+  std::int64_t valid_rows() const { return valid_rows_; }
+
+ private:
+  friend Forward cross_entropy_forward(const Batch&, const Options&, const RowOutputs&, const Runtime&);
+  friend void cross_entropy_backward(Saved&, const Upstream&, std::span<const Matrix>, const Runtime&, BinnedSum*);
+  Saved(const Batch& batch, const Options& options, Buffer rows);
+
+  ShardPlan plan_;
+  std::vector<Shard> shards_;
+  Labels labels_;
+  std::int64_t vocab_;
+  Options options_;
+  Buffer rows_;
+  std::int64_t valid_rows_ = 0;
+  bool logits_overwritten_ = false;
+};
+
+struct Forward {
+  Loss loss;
+  Saved saved;
+};
+
+// Loss of the batch. Every label is checked before anything is written.
+// Throws std::invalid_argument, naming the argument, row and value: shapes that do not fit, shards that are not the
+// plan's or not all here (one process) or twice here, fp64 logits, a label outside [0, vocab) that is not ignore_index,
+// and, with NonFiniteRow::kError, a row that holds NaN or +inf.
+Forward cross_entropy_forward(const Batch& batch, const Options& options, const RowOutputs& rows,
+                              const Runtime& runtime);
+
+// Gradient of the reduced loss times upstream.scalar, or, with Reduction::kNone, of the row losses times
+// upstream.scalar or upstream.per_row[i].
+//   gradients  one matrix for each shard of the batch, in its order, [T, shard width], of any type but the same place.
+//              A matrix may be the shard's logits themselves (same data, stride and type), which then hold gradients
+//              and can serve no second backward. Empty where only the squares are wanted.
+//   squares    if not null, the sum of squares of the fp32 gradients is added, over all ranks; see gradient_norm().
+// Throws std::invalid_argument: shapes that do not fit, any other overlap of memory, per_row with a reduction, or
+// logits that an earlier call overwrote.
+void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<const Matrix> gradients,
+                            const Runtime& runtime, BinnedSum* squares = nullptr);
+
+// L2 norm of the gradients whose squares were summed, in fp32.
+float gradient_norm(const BinnedSum& squares);
+
+}  // namespace tpce
