@@ -59,8 +59,8 @@ TPCE_HOST_DEVICE inline int digits_needed(std::int32_t block_bin, std::int32_t r
   return below >= 3 ? 0 : 3 - static_cast<int>(below);
 }
 
-// Adds y, a value of register_exp(), whose first 3 - kDigits digits are known to be zero. The skipped lanes still get
-// their constant's bits from flush(), so kDigits may change only between flushes.
+// Adds y, a value of register_exp(), whose first 3 - kDigits digits are known to be zero. The accumulators of
+// those stay empty, so kDigits may change only between flushes.
 template <int kDigits>
 TPCE_HOST_DEVICE void add(RegisterLane& lane, float y) {
   static_assert(kDigits >= 1 && kDigits <= 3);
