@@ -1,5 +1,7 @@
 #include "tpce/backend.h"
 
+#include <algorithm>
+
 namespace tpce {
 
 std::size_t Partials::bytes_per_row(const Options&) {
@@ -18,6 +20,17 @@ Partials Partials::in(void* memory, std::int64_t rows, const Options&) {
   void* after_logits = partials.target_logit + rows;
   partials.flags = static_cast<std::uint32_t*>(after_logits);
   return partials;
+}
+
+void merge(LossSum& into, const LossSum& from, std::int64_t first_row) {
+  const auto first_of = [&](std::int64_t a, std::int64_t b) {
+    return b == LossSum::kNoRow ? a : std::min(a, first_row + b);
+  };
+  merge(into.nll, from.nll);
+  into.valid_rows += from.valid_rows;
+  into.first_not_finite = first_of(into.first_not_finite, from.first_not_finite);
+  into.first_target_missing = first_of(into.first_target_missing, from.first_target_missing);
+  into.first_target_twice = first_of(into.first_target_twice, from.first_target_twice);
 }
 
 }  // namespace tpce

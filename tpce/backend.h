@@ -84,6 +84,9 @@ struct LossSum {
   std::int64_t first_target_twice = kNoRow;
 };
 
+// Adds the sum of other rows, whose first one is row first_row of the rows of `into`.
+void merge(LossSum& into, const LossSum& from, std::int64_t first_row);
+
 // Gradient of the whole result with respect to each row's loss: per_row[T], or one value for every row.
 struct Upstream {
   double scalar = 1.0;

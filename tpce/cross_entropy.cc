@@ -27,28 +27,6 @@ struct Chunk {
   Communicator::Pending pending;
 };
 
-Loss reduced(const LossSum& sum, const Batch& batch, const Options& options) {
-  Loss loss{.value_fp64 = 0.0, .value = 0.0f, .rows = batch.rows(), .valid_rows = sum.valid_rows};
-  const double total = value_of(sum.nll);
-  switch (options.reduction) {
-    case Reduction::kNone:
-      loss.value_fp64 = canonical_nan();
-      break;
-    case Reduction::kSum:
-      loss.value_fp64 = total;
-      break;
-    case Reduction::kMean:
-      if (sum.valid_rows > 0) {
-        loss.value_fp64 = total / static_cast<double>(sum.valid_rows);
-      } else {
-        loss.value_fp64 = options.empty_mean == EmptyMean::kZero ? 0.0 : static_cast<double>(canonical_nan());
-      }
-      break;
-  }
-  loss.value = is_nan(loss.value_fp64) ? canonical_nan() : static_cast<float>(loss.value_fp64);
-  return loss;
-}
-
 // An error of this rank must end the others too, which wait for it in a collective.
 template <class Body>
 auto abort_on_error(Communicator& communicator, Body&& body) {
@@ -117,8 +95,30 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
 
     check_rows(sum, options);
     saved.valid_rows_ = sum.valid_rows;
-    return Forward{reduced(sum, batch, options), std::move(saved)};
+    return Forward{reduced_loss(sum, batch.rows(), options), sum, std::move(saved)};
   });
+}
+
+Loss reduced_loss(const LossSum& sum, std::int64_t rows, const Options& options) {
+  Loss loss{.value_fp64 = 0.0, .value = 0.0f, .rows = rows, .valid_rows = sum.valid_rows};
+  const double total = value_of(sum.nll);
+  switch (options.reduction) {
+    case Reduction::kNone:
+      loss.value_fp64 = canonical_nan();
+      break;
+    case Reduction::kSum:
+      loss.value_fp64 = total;
+      break;
+    case Reduction::kMean:
+      if (sum.valid_rows > 0) {
+        loss.value_fp64 = total / static_cast<double>(sum.valid_rows);
+      } else {
+        loss.value_fp64 = options.empty_mean == EmptyMean::kZero ? 0.0 : static_cast<double>(canonical_nan());
+      }
+      break;
+  }
+  loss.value = is_nan(loss.value_fp64) ? canonical_nan() : static_cast<float>(loss.value_fp64);
+  return loss;
 }
 
 void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<const Matrix> gradients,

@@ -71,6 +71,7 @@ class Saved {
 
 struct Forward {
   Loss loss;
+  LossSum sum;  // what loss was reduced from; sums of several batches merge, see reduced_loss()
   Saved saved;
 };
 
@@ -80,6 +81,11 @@ struct Forward {
 // and, with NonFiniteRow::kError, a row that holds NaN or +inf.
 Forward cross_entropy_forward(const Batch& batch, const Options& options, const RowOutputs& rows,
                               const Runtime& runtime);
+
+// The reduced loss of `rows` rows whose sum is given. Rows that do not fit in memory at once, or micro-batches, run as
+// several batches with Reduction::kSum; their sums, merged, give here the bits that one batch gives, and backward with
+// upstream.scalar 1 / valid_rows gives the gradients of its mean.
+Loss reduced_loss(const LossSum& sum, std::int64_t rows, const Options& options);
 
 // Gradient of the reduced loss times upstream.scalar, or, with Reduction::kNone, of the row losses times
 // upstream.scalar or upstream.per_row[i].
