@@ -10,13 +10,9 @@ namespace tpce {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& message) {
-  throw std::invalid_argument(message);
-}
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
-std::string text(std::int64_t value) {
-  return std::to_string(value);
-}
+std::string text(std::int64_t value) { return std::to_string(value); }
 
 template <class Void>
 void check_matrix(const std::string& what, const BasicMatrix<Void>& matrix, std::int64_t rows, std::int64_t cols) {

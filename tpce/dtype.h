@@ -71,25 +71,15 @@ struct DTypeOf<Float16> {
 
 // The one NaN of every canonical result. The NaN that an operation makes differs between machines (0/0 is ffc00000 on
 // x86, 7fc00000 on aarch64, 7fffffff on NVIDIA GPUs), so a constant is stored instead.
-TPCE_HOST_DEVICE inline float canonical_nan() {
-  return bit_cast<float>(std::uint32_t{0x7fc00000});
-}
+TPCE_HOST_DEVICE inline float canonical_nan() { return bit_cast<float>(std::uint32_t{0x7fc00000}); }
 
-TPCE_HOST_DEVICE inline bool is_nan(float x) {
-  return x != x;
-}
-TPCE_HOST_DEVICE inline bool is_nan(double x) {
-  return x != x;
-}
+TPCE_HOST_DEVICE inline bool is_nan(float x) { return x != x; }
+TPCE_HOST_DEVICE inline bool is_nan(double x) { return x != x; }
 
 // Exact widening to fp32.
-TPCE_HOST_DEVICE inline float widen(float x) {
-  return x;
-}
+TPCE_HOST_DEVICE inline float widen(float x) { return x; }
 
-TPCE_HOST_DEVICE inline float widen(BFloat16 x) {
-  return bit_cast<float>(std::uint32_t{x.bits} << 16);
-}
+TPCE_HOST_DEVICE inline float widen(BFloat16 x) { return bit_cast<float>(std::uint32_t{x.bits} << 16); }
 
 TPCE_HOST_DEVICE inline float widen(Float16 x) {
   const std::uint32_t sign = (std::uint32_t{x.bits} & 0x8000u) << 16;
