@@ -1,0 +1,33 @@
+#include "sim/methods/memory_ledger.h"
+
+#include <algorithm>
+
+namespace tpce::sim {
+
+std::int64_t MemoryLedger::bytes(const HeldTensor& buffer) const {
+  std::int64_t columns = 1;
+  if (buffer.shape == Shape::kAllClasses) columns = problem.vocab;
+  if (buffer.shape == Shape::kLocalClasses) columns = (problem.vocab + problem.tp - 1) / problem.tp;
+  return problem.rows * columns * static_cast<std::int64_t>(size_of(buffer.dtype));
+}
+
+std::int64_t MemoryLedger::bytes(const Phase& phase, Count count) const {
+  std::int64_t total = 0;
+  for (const HeldTensor& buffer : phase.live) {
+    if (buffer.holder == Holder::kMethod || count == Count::kCaller) total += bytes(buffer);
+  }
+  return total;
+}
+
+std::int64_t MemoryLedger::saved_bytes() const {
+  std::int64_t total = 0;
+  for (const HeldTensor& buffer : saved) total += bytes(buffer);
+  return total;
+}
+
+const Phase& MemoryLedger::peak(Count count) const {
+  return *std::max_element(phases.begin(), phases.end(),
+                           [&](const Phase& a, const Phase& b) { return bytes(a, count) < bytes(b, count); });
+}
+
+}  // namespace tpce::sim

@@ -1,0 +1,59 @@
+// What a method holds in memory, phase by phase, for a problem of a given size. docs/memory.md explains each entry.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tpce/dtype.h"
+
+namespace tpce::sim {
+
+// Operator by operator, each with a result in memory; or one kernel for each pass over the logits (torch.compile).
+enum class Execution : std::uint8_t { kEager, kCompiled };
+
+// The size of a problem on one rank of tp; the vocabulary is cut evenly.
+struct Problem {
+  std::int64_t rows = 0;
+  std::int64_t vocab = 0;
+  std::int64_t tp = 1;
+  DType logits = DType::kBFloat16;
+  Execution execution = Execution::kEager;
+};
+
+enum class Shape : std::uint8_t {
+  kLocalClasses,  // [T, V_local], V_local = ceil(V / tp)
+  kAllClasses,    // [T, V]
+  kOnePerRow,     // [T, 1]
+};
+
+// Who keeps the buffer alive. A caller's buffer is listed where the method reads or returns it, but not counted.
+enum class Holder : std::uint8_t { kMethod, kCaller };
+
+struct HeldTensor {
+  std::string name;
+  Shape shape;
+  DType dtype;
+  Holder holder = Holder::kMethod;
+};
+
+struct Phase {
+  std::string name;
+  std::vector<HeldTensor> live;
+};
+
+struct MemoryLedger {
+  Problem problem;
+  std::vector<Phase> phases;      // in the order of time
+  std::vector<HeldTensor> saved;  // held between forward and backward
+
+  std::int64_t bytes(const HeldTensor& buffer) const;
+  // Of the buffers that the method holds; with Count::kCaller also the logits that the caller holds.
+  enum class Count : std::uint8_t { kMethod, kCaller };
+  std::int64_t bytes(const Phase& phase, Count count = Count::kMethod) const;
+  std::int64_t saved_bytes() const;
+  const Phase& peak(Count count = Count::kMethod) const;
+  std::int64_t peak_bytes(Count count = Count::kMethod) const { return bytes(peak(count), count); }
+};
+
+}  // namespace tpce::sim

@@ -1,0 +1,65 @@
+// The losses that fail, as real code computes them: one class a method, found by name.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "sim/methods/memory_ledger.h"
+#include "sim/methods/row.h"
+#include "sim/order/reduction_order.h"
+#include "tpce/backend.h"
+#include "tpce/batch.h"
+#include "tpce/options.h"
+
+namespace tpce::sim {
+
+class Method {
+ public:
+  virtual ~Method() = default;
+  virtual std::string_view name() const = 0;
+  // One line for help texts and tables.
+  virtual std::string_view summary() const = 0;
+  // True where the method knows no ranks: run() then refuses a plan of tp > 1.
+  virtual bool one_rank_only() const { return false; }
+  // The row's loss; its gradient, times upstream, goes to gradient [vocab] unless that is empty.
+  virtual float evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const = 0;
+  virtual MemoryLedger ledger(const Problem& problem) const = 0;
+};
+
+// Every method, in the order of tables.
+std::span<const Method* const> methods();
+
+// Throws std::invalid_argument that lists the names.
+const Method& method_from_name(std::string_view name);
+
+struct MethodInput {
+  // Holds every shard of its plan, in any order; shard s is rank s. Logits are fp32, bf16 or fp16, on the host.
+  const Batch& batch;
+  Options options = {};
+  ReductionOrder order = {};
+  Upstream upstream = {};
+  // One [T, width] for each shard of the batch, in its order, or none where only the outputs below are wanted. Padding
+  // gets 0. A matrix may be the shard's logits themselves.
+  std::span<const Matrix> gradients = {};
+};
+
+struct MethodOutput {
+  std::vector<float> nll;          // [T]; 0 where the row is ignored
+  std::vector<float> target_grad;  // [T]; 0 where the row is ignored
+  std::vector<double> grad_sum;    // [T]; the fp64 sum of the row's fp32 gradients, class after class
+  // Sum or mean over the rows in fp32, in order.rows, ignored rows adding 0; absent with reduction none.
+  std::optional<float> loss;
+  // Norm of the gradient of the logits, in fp32: each rank adds squares in order.classes and rows in order.rows; then
+  // an all-reduce in order.ranks and a square root, as torch.nn.utils.clip_grad_norm_ does on shards.
+  float grad_norm = 0.0f;
+  std::int64_t valid_rows = 0;
+};
+
+// Runs the method on every row. An ignored row's logits are not read. Throws std::invalid_argument as
+// cross_entropy_forward does (tpce/cross_entropy.h), and where a method of one rank gets a plan of more.
+MethodOutput run(const Method& method, const MethodInput& input);
+
+}  // namespace tpce::sim

@@ -1,0 +1,148 @@
+// Orders in which real code adds up the terms of one row. Floating-point addition is not associative, so each order
+// gives its own bits, and its own margin at which the loss collapses (docs/collapse.md).
+//
+// Every order is a template over the arithmetic's number type, which needs only + and construction from 0.0f: the type
+// rounds each addition.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+namespace tpce::sim {
+
+enum class SumOrder : std::uint8_t { kSequential, kPairwise, kLanes8, kLanes16, kCascade, kGpuTree };
+
+struct SumOrderInfo {
+  SumOrder order;
+  std::string_view name;
+  std::string_view stands_for;
+};
+
+// The one list of the orders: names, help texts, studies and tests derive from it.
+inline constexpr std::array<SumOrderInfo, 6> kSumOrders{{
+    {SumOrder::kSequential, "sequential", "a plain loop, and a Triton or CUDA thread that owns a whole row"},
+    {SumOrder::kPairwise, "pairwise", "halving down to single terms, as XLA's tree and, above 128 terms, NumPy's sum"},
+    {SumOrder::kLanes8, "lanes8", "one AVX2 register of 8 lanes, then a tree: PyTorch's CPU softmax and log_softmax"},
+    {SumOrder::kLanes16, "lanes16", "one AVX-512 register of 16 lanes, then a tree: the same code on AVX-512"},
+    {SumOrder::kCascade, "cascade", "torch.sum on a CPU with AVX2: 4 registers of 8 lanes, restarted every 16 steps"},
+    {SumOrder::kGpuTree, "gpu_tree",
+     "a block of 256 threads striding over the row, then warp shuffles, then a last warp"},
+}};
+
+// Throws std::invalid_argument that lists the names.
+SumOrder sum_order_from_name(std::string_view name);
+std::string_view name_of(SumOrder order);
+
+template <class Real>
+Real sum_sequential(std::span<const Real> terms) {
+  if (terms.empty()) return Real(0.0f);
+  Real total = terms[0];
+  for (const Real& term : terms.subspan(1)) total = total + term;
+  return total;
+}
+
+template <class Real>
+Real sum_pairwise(std::span<const Real> terms) {
+  if (terms.size() <= 2) return sum_sequential(terms);
+  const std::size_t half = terms.size() / 2;
+  return sum_pairwise(terms.first(half)) + sum_pairwise(terms.subspan(half));
+}
+
+// Adds the upper half of the values to the lower half until one is left. It is what a register is folded with, and what
+// lane 0 of a warp sees of a shuffle, down or butterfly. values.size() is a power of two; the values are overwritten.
+template <class Real>
+Real fold_halves(std::span<Real> values) {
+  for (std::size_t width = values.size() / 2; width > 0; width /= 2) {
+    for (std::size_t i = 0; i < width; ++i) values[i] = values[i] + values[i + width];
+  }
+  return values[0];
+}
+
+// Term i goes to lane i mod Lanes; the lanes are folded by halves. Fewer terms than lanes are added in a plain loop, as
+// PyTorch's reduce_all does.
+template <std::size_t Lanes, class Real>
+Real sum_lanes(std::span<const Real> terms) {
+  static_assert(std::has_single_bit(Lanes));
+  if (terms.size() < Lanes) return sum_sequential(terms);
+  std::array<Real, Lanes> lanes;
+  for (std::size_t lane = 0; lane < Lanes; ++lane) lanes[lane] = terms[lane];
+  for (std::size_t i = Lanes; i < terms.size(); ++i) lanes[i % Lanes] = lanes[i % Lanes] + terms[i];
+  return fold_halves(std::span<Real>(lanes));
+}
+
+// torch.sum over a contiguous row: 8 lanes of 4 registers each run a sum that is carried to the next of 4 levels every
+// 2^p steps, p = max(4, ceil(log2(steps)) / 4); then levels, registers, and lanes are added in turn, and what did not
+// fill a register comes first of the lanes.
+template <class Real>
+Real sum_cascade(std::span<const Real> terms) {
+  constexpr std::size_t kLanes = 8, kRegisters = 4, kLevels = 4, kBlock = kLanes * kRegisters;
+  const std::size_t vectors = terms.size() / kLanes;
+  const std::size_t steps = vectors / kRegisters;
+  const std::size_t log_steps = steps <= 1 ? 0 : static_cast<std::size_t>(std::bit_width(steps - 1));
+  const std::size_t power = log_steps / kLevels < 4 ? 4 : log_steps / kLevels;
+  const std::size_t stride = std::size_t{1} << power;
+
+  std::array<std::array<Real, kBlock>, kLevels> level{};
+  const auto add = [](std::array<Real, kBlock>& to, const Real* from) {
+    for (std::size_t k = 0; k < kBlock; ++k) to[k] = to[k] + from[k];
+  };
+  std::size_t step = 0;
+  while (step + stride <= steps) {
+    for (std::size_t i = 0; i < stride; ++i, ++step) add(level[0], &terms[step * kBlock]);
+    for (std::size_t j = 1; j < kLevels; ++j) {
+      add(level[j], level[j - 1].data());
+      level[j - 1] = {};
+      if ((step & ((stride - 1) << (j * power))) != 0) break;
+    }
+  }
+  for (; step < steps; ++step) add(level[0], &terms[step * kBlock]);
+  for (std::size_t j = 1; j < kLevels; ++j) add(level[0], level[j].data());
+
+  std::array<Real, kLanes> lanes;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    lanes[lane] = level[0][lane];
+    for (std::size_t v = steps * kRegisters; v < vectors; ++v) lanes[lane] = lanes[lane] + terms[v * kLanes + lane];
+    for (std::size_t k = 1; k < kRegisters; ++k) lanes[lane] = lanes[lane] + level[0][k * kLanes + lane];
+  }
+  Real total(0.0f);
+  for (std::size_t i = vectors * kLanes; i < terms.size(); ++i) total = total + terms[i];
+  for (const Real& lane : lanes) total = total + lane;
+  return total;
+}
+
+// Thread k of 256 adds terms k, k + 256, ...; each warp of 32 is folded by shuffles, and a last warp folds the 8 sums.
+template <class Real>
+Real sum_gpu_tree(std::span<const Real> terms) {
+  constexpr std::size_t kThreads = 256, kWarp = 32, kWarps = kThreads / kWarp;
+  std::array<Real, kThreads> threads{};
+  for (std::size_t i = 0; i < terms.size(); ++i) threads[i % kThreads] = threads[i % kThreads] + terms[i];
+  std::array<Real, kWarps> warps;
+  for (std::size_t w = 0; w < kWarps; ++w) warps[w] = fold_halves(std::span<Real>(threads).subspan(w * kWarp, kWarp));
+  return fold_halves(std::span<Real>(warps));
+}
+
+// The sum of the terms in the given order; 0 where there is none.
+template <class Real>
+Real sum(SumOrder order, std::span<const Real> terms) {
+  switch (order) {
+    case SumOrder::kPairwise:
+      return sum_pairwise(terms);
+    case SumOrder::kLanes8:
+      return sum_lanes<8>(terms);
+    case SumOrder::kLanes16:
+      return sum_lanes<16>(terms);
+    case SumOrder::kCascade:
+      return sum_cascade(terms);
+    case SumOrder::kGpuTree:
+      return sum_gpu_tree(terms);
+    case SumOrder::kSequential:
+      break;
+  }
+  return sum_sequential(terms);
+}
+
+}  // namespace tpce::sim
