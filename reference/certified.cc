@@ -114,9 +114,7 @@ void set_sign(Interval& x, bool negative) {
 
 }  // namespace
 
-std::int64_t next_precision(std::int64_t bits, std::int64_t max_bits) {
-  return std::min(2 * bits, max_bits);
-}
+std::int64_t next_precision(std::int64_t bits, std::int64_t max_bits) { return std::min(2 * bits, max_bits); }
 
 CertifiedRow::CertifiedRow(Tally tally_in, std::int64_t max_bits)
     : RowEvaluator(std::move(tally_in)), max_bits_(max_bits) {

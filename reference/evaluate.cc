@@ -182,9 +182,7 @@ std::vector<Value> gradient_of(const Inputs& inputs, const Method& method, std::
   return gradient;
 }
 
-void store(const Value& value, double* out) {
-  *out = value.fp64;
-}
+void store(const Value& value, double* out) { *out = value.fp64; }
 template <class T>
 void store(const Value& value, T* out) {
   round_to(value.fp32, out);

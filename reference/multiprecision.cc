@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <boost/multiprecision/mpfr.hpp>
 #include <cmath>
+#include <limits>
+#include <new>
 
 #include "reference/rounding.h"
 
@@ -37,14 +39,18 @@ struct Loss final : RowLoss {
   Real value;
 };
 
-Value rounded(const Real& x) {
-  return round_once(x.backend().data());
-}
+Value rounded(const Real& x) { return round_once(x.backend().data()); }
 
 std::string to_text(const Real& x, int digits) {
-  if (isnan(x)) return "nan";
-  if (isinf(x)) return x > 0 ? "inf" : "-inf";
-  return x == 0 ? "0" : x.str(digits - 1, std::ios_base::scientific);
+  if (mpfr_nan_p(x.backend().data()) != 0) return "nan";
+  if (mpfr_inf_p(x.backend().data()) != 0) return mpfr_sgn(x.backend().data()) > 0 ? "inf" : "-inf";
+  if (mpfr_zero_p(x.backend().data()) != 0) return "0";
+  char* text = nullptr;
+  const int length = mpfr_asprintf(&text, "%.*Re", digits - 1, x.backend().data());
+  if (length < 0) throw std::bad_alloc();
+  std::string result(text, static_cast<std::size_t>(length));
+  mpfr_free_str(text);
+  return result;
 }
 
 }  // namespace

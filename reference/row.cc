@@ -12,13 +12,9 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
-[[noreturn]] void fail(const std::string& message) {
-  throw std::invalid_argument(message);
-}
+[[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
-double to_double(double x) {
-  return x;
-}
+double to_double(double x) { return x; }
 template <class T>
 double to_double(T x) {
   return static_cast<double>(widen(x));
