@@ -16,7 +16,7 @@ inline constexpr std::int32_t kBinBits = 23;
 // b(n) = floor((n + 1) / 23), so that |y| < 2^(n + 1) stays below half of Q_(b + 1). |n| <= 2^31 - 2.
 TPCE_HOST_DEVICE inline std::int32_t bin_of_exponent(std::int32_t n) {
   const std::int32_t shifted = n + 1;
-  return shifted >= 0 ? shifted / kBinBits : -((-shifted + kBinBits - 1) / kBinBits);
+  return shifted >= 0 ? shifted / kBinBits : -1 - (-1 - shifted) / kBinBits;
 }
 
 // Digits of a value or of a sum, from the top bin down.
