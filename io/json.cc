@@ -33,10 +33,13 @@ nlohmann::ordered_json parse_json(std::string_view text, std::string_view file, 
     }
     return true;
   };
+  // nlohmann takes a NUL byte for the end of the text.
+  if (const std::size_t at = text.find('\0'); at != std::string_view::npos)
+    fail(file, "invalid JSON: a NUL byte at {}", at);
   try {
     return Json::parse(text.begin(), text.end(), check);
-  } catch (const Json::parse_error& error) {
-    fail(file, "invalid JSON at byte {}: {}", error.byte, quote(error.what(), 200));
+  } catch (const Json::exception& error) {
+    fail(file, "invalid JSON: {}", quote(error.what(), 200));
   }
 }
 

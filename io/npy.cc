@@ -184,10 +184,9 @@ bool looks_like_npy(std::span<const std::byte> bytes) {
   return bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
 }
 
-Tensor read_npy(const MappedFile& file) {
-  const std::string& path = file.path();
-  const std::string_view bytes(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
-  if (!looks_like_npy(file.bytes())) {
+Tensor read_npy(std::span<const std::byte> file, std::string_view path) {
+  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
+  if (!looks_like_npy(file)) {
     fail(path, "wrong magic {}, expected that of a .npy file", quote(bytes.substr(0, kMagic.size())));
   }
   const auto byte_at = [&](std::size_t i) { return std::size_t{static_cast<unsigned char>(bytes[i])}; };
@@ -216,7 +215,7 @@ Tensor read_npy(const MappedFile& file) {
          held < static_cast<std::size_t>(*expected) ? "truncated" : "extra", held, *expected, shape_text(shape),
          *header.descr);
   }
-  return tensor_over(file.bytes().subspan(prefix + length), type, shape);
+  return tensor_over(file.subspan(prefix + length), type, shape);
 }
 
 std::string npy_header(ElementType type, std::span<const std::int64_t> shape) {
