@@ -97,9 +97,7 @@ AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   if (exists) static_cast<void>(::fchmod(fd_, status.st_mode & 07777));
 }
 
-AtomicFile::~AtomicFile() {
-  discard();
-}
+AtomicFile::~AtomicFile() { discard(); }
 
 AtomicFile::AtomicFile(AtomicFile&& other) noexcept
     : path_(std::move(other.path_)),

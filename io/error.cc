@@ -38,8 +38,6 @@ std::string shape_text(std::span<const std::int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", "));
 }
 
-std::string errno_text(int error) {
-  return std::generic_category().message(error);
-}
+std::string errno_text(int error) { return std::generic_category().message(error); }
 
 }  // namespace tpce::io

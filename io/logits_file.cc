@@ -10,9 +10,7 @@ namespace tpce::io {
 namespace {
 
 // "tensor 'logits'" or "the array", to go behind a file's name.
-std::string subject(bool in_npy, const std::string& tensor) {
-  return in_npy ? "the array" : "tensor " + quote(tensor);
-}
+std::string subject(bool in_npy, const std::string& tensor) { return in_npy ? "the array" : "tensor " + quote(tensor); }
 
 DType logits_dtype(ElementType type, std::optional<DType> wanted, std::string_view path, std::string_view what) {
   if (type == ElementType::kBits16) {
@@ -91,9 +89,7 @@ LogitsFile::LogitsFile(const LogitsRequest& request) : source_(open(request.file
   }
 }
 
-std::string LogitsFile::sha256() const {
-  return io::sha256(source_.bytes());
-}
+std::string LogitsFile::sha256() const { return io::sha256(source_.bytes()); }
 
 std::optional<std::string> LogitsFile::labels_sha256() const {
   if (!labels_source_) return std::nullopt;

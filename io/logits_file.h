@@ -13,11 +13,11 @@
 namespace tpce::io {
 
 struct LogitsRequest {
-  std::string file;                        // .npy or .safetensors
-  std::optional<std::string> labels_file;  // likewise; without it the labels are a tensor of `file`
-  std::string tensor = "logits";           // read in a safetensors file only, as label_tensor
+  std::string file = {};                        // .npy or .safetensors
+  std::optional<std::string> labels_file = {};  // likewise; without it the labels are a tensor of `file`
+  std::string tensor = "logits";                // read in a safetensors file only, as label_tensor
   std::string label_tensor = "labels";
-  std::optional<DType> dtype;  // what the elements must be; kBFloat16 makes bf16 of a .npy with <u2 or <V2
+  std::optional<DType> dtype = {};  // what the elements must be; kBFloat16 makes bf16 of a .npy with <u2 or <V2
 };
 
 class LogitsFile {

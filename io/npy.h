@@ -21,9 +21,7 @@ bool looks_like_npy(std::span<const std::byte> bytes);
 // an error, since it shows that the file is not what its header says, or holds a second array that would be lost).
 Tensor read_npy(std::span<const std::byte> file, std::string_view name);
 
-inline Tensor read_npy(const MappedFile& file) {
-  return read_npy(file.bytes(), file.path());
-}
+inline Tensor read_npy(const MappedFile& file) { return read_npy(file.bytes(), file.path()); }
 
 // Everything before the data, byte for byte as numpy.save writes it. bf16 becomes '<V2', as ml_dtypes has it; kBits16
 // is refused.

@@ -134,34 +134,38 @@ bool looks_like_safetensors(std::span<const std::byte> bytes) {
   return bytes.size() > 8 && std::to_integer<char>(bytes[8]) == '{';
 }
 
-SafetensorsFile::SafetensorsFile(MappedFile file) : file_(std::move(file)) {
-  const std::span<const std::byte> bytes = file_.bytes();
-  if (bytes.size() < 8) fail(path(), "{} bytes, expected a safetensors file of at least 10", bytes.size());
+SafetensorsFile::SafetensorsFile(MappedFile file) : SafetensorsFile(file.bytes(), file.path()) {
+  file_ = std::move(file);
+}
+
+SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, std::string path)
+    : bytes_(bytes), path_(std::move(path)) {
+  if (bytes.size() < 8) fail(path_, "{} bytes, expected a safetensors file of at least 10", bytes.size());
   const std::uint64_t length = little_endian_64(bytes);
-  if (length > kMaxHeaderBytes) fail(path(), "header of {} bytes, expected at most {}", length, kMaxHeaderBytes);
-  if (length > bytes.size() - 8) fail(path(), "header of {} bytes, but only {} bytes follow", length, bytes.size() - 8);
+  if (length > kMaxHeaderBytes) fail(path_, "header of {} bytes, expected at most {}", length, kMaxHeaderBytes);
+  if (length > bytes.size() - 8) fail(path_, "header of {} bytes, but only {} bytes follow", length, bytes.size() - 8);
   data_offset_ = 8 + static_cast<std::size_t>(length);
   const std::size_t data_bytes = bytes.size() - data_offset_;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<std::size_t>(length));
-  if (!text.starts_with('{')) fail(path(), "the header begins with {}, expected '{{'", quote(text.substr(0, 8)));
+  if (!text.starts_with('{')) fail(path_, "the header begins with {}, expected '{{'", quote(text.substr(0, 8)));
 
-  const Json header = parse_json(text, path(), kMaxDepth);
+  const Json header = parse_json(text, path_, kMaxDepth);
   for (const auto& [name, value] : header.items()) {
     if (name != "__metadata__") {
       try {
         entries_.emplace(name, parse_entry(value, data_bytes, "tensor " + quote(name)));
       } catch (const std::invalid_argument& error) {
-        fail(path(), "{}", error.what());
+        fail(path_, "{}", error.what());
       }
       continue;
     }
-    if (!value.is_object()) fail(path(), "__metadata__ is not an object of strings");
+    if (!value.is_object()) fail(path_, "__metadata__ is not an object of strings");
     for (const auto& [key, text_value] : value.items()) {
-      if (!text_value.is_string()) fail(path(), "__metadata__: {} is not a string", quote(key));
+      if (!text_value.is_string()) fail(path_, "__metadata__: {} is not a string", quote(key));
       metadata_.emplace(key, text_value.get<std::string>());
     }
   }
-  check_layout(entries_, data_bytes, path());
+  check_layout(entries_, data_bytes, path_);
 }
 
 Tensor SafetensorsFile::tensor(const std::string& name) const {
@@ -182,8 +186,7 @@ Tensor SafetensorsFile::tensor(const std::string& name) const {
   if (known == nullptr || !known->type) {
     fail(path(), "tensor {}: dtype {}, expected BF16, F16, F32, F64, I32 or I64", quote(name), quote(entry.dtype));
   }
-  return tensor_over(file_.bytes().subspan(data_offset_ + entry.begin, entry.end - entry.begin), *known->type,
-                     entry.shape);
+  return tensor_over(bytes_.subspan(data_offset_ + entry.begin, entry.end - entry.begin), *known->type, entry.shape);
 }
 
 std::string safetensors_header(std::span<const NamedShape> tensors,

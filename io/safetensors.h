@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,9 +29,11 @@ class SafetensorsFile {
   // longer than the file or than 100 MB, invalid JSON, a key that stands twice, offsets that are out of range, overlap,
   // leave a hole or do not reach the end of the file, a size that is not shape times element, a shape that overflows.
   explicit SafetensorsFile(MappedFile file);
+  // The same of a whole file's bytes that the caller keeps; `path` is for messages.
+  SafetensorsFile(std::span<const std::byte> bytes, std::string path);
 
-  const std::string& path() const { return file_.path(); }
-  std::span<const std::byte> bytes() const { return file_.bytes(); }
+  const std::string& path() const { return path_; }
+  std::span<const std::byte> bytes() const { return bytes_; }
   const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // By name.
   const std::map<std::string, Entry>& entries() const { return entries_; }
@@ -41,7 +44,9 @@ class SafetensorsFile {
   Tensor tensor(const std::string& name) const;
 
  private:
-  MappedFile file_;
+  std::optional<MappedFile> file_;
+  std::span<const std::byte> bytes_;  // the mapping does not move with file_
+  std::string path_;
   std::size_t data_offset_ = 0;
   std::map<std::string, std::string> metadata_;
   std::map<std::string, Entry> entries_;

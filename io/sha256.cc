@@ -20,8 +20,6 @@ std::string sha256(std::span<const std::byte> bytes) {
   return fmt::format("{:02x}", fmt::join(digest, ""));
 }
 
-std::string sha256_of_file(const std::string& path) {
-  return sha256(MappedFile(path).bytes());
-}
+std::string sha256_of_file(const std::string& path) { return sha256(MappedFile(path).bytes()); }
 
 }  // namespace tpce::io

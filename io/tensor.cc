@@ -71,9 +71,7 @@ std::optional<std::int64_t> byte_count(std::span<const std::int64_t> shape, std:
   return zero ? 0 : count;
 }
 
-std::int64_t Tensor::elements() const {
-  return byte_count(shape, 1).value_or(0);
-}
+std::int64_t Tensor::elements() const { return byte_count(shape, 1).value_or(0); }
 
 Tensor tensor_over(std::span<const std::byte> bytes, ElementType type, std::vector<std::int64_t> shape) {
   Tensor tensor{bytes.data(), type, std::move(shape), nullptr};

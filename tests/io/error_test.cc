@@ -12,9 +12,7 @@ TEST(Quote, EscapesWhatWouldBreakALine) {
   EXPECT_EQ(quote(std::string_view("a\n\r\t\0\x7f\x93", 7)), "'a\\n\\r\\t\\x00\\x7f\\x93'");
 }
 
-TEST(Quote, CutsLongText) {
-  EXPECT_EQ(quote(std::string(100, 'x'), 5), "'xxxxx...'");
-}
+TEST(Quote, CutsLongText) { EXPECT_EQ(quote(std::string(100, 'x'), 5), "'xxxxx...'"); }
 
 TEST(Printable, KeepsUtf8NamesAndEscapesControls) {
   EXPECT_EQ(printable("naïve.npy"), "naïve.npy");

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <vector>
+
 #include "tests/io/scratch.h"
 
 namespace tpce::io {
@@ -30,8 +32,9 @@ TEST(ParseJson, RefusesDeepNestingWithoutRecursion) {
 }
 
 TEST(ParseJson, RefusesWhatIsNotJson) {
-  for (std::string_view text :
-       {"", "{", "{\"a\":}", "{} x", "{\"a\": \"\xff\"}", "{'a': 1}", "nul", "1e400", std::string_view("{}\0", 3)}) {
+  const std::vector<std::string_view> texts = {
+      "", "{", "{\"a\":}", "{} x", "{\"a\": \"\xff\"}", "{'a': 1}", "nul", "1e400", std::string_view("{}\0", 3)};
+  for (std::string_view text : texts) {
     expect_parts(message_of([&] { parse_json(text, "f.json", 3); }), {"f.json: invalid JSON: "});
   }
 }

@@ -225,7 +225,7 @@ TEST(ReadNpy, SurvivesMutations) {
     const std::string whole = read_bytes(kFolder + name);
     for (int trial = 0; trial < 20'000; ++trial) {
       std::string bytes = whole;
-      for (unsigned edits = 1 + random() % 3; edits > 0; --edits) {
+      for (auto edits = 1 + random() % 3; edits > 0; --edits) {
         const std::size_t at = random() % std::min<std::size_t>(bytes.size(), 90);
         const char byte = random() % 3 == 0 ? static_cast<char>(random()) : " ,:'(){}0123456789TFL<f"[random() % 23];
         if (random() % 4 == 0) {

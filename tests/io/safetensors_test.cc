@@ -174,12 +174,11 @@ TEST(SafetensorsHeader, RefusesNamesAndShapesThatCannotBe) {
 }
 
 TEST(SafetensorsFile, SurvivesMutations) {
-  const Scratch scratch;
   std::mt19937 random(2);
   const std::string whole = file_with(kTwo, 14);
-  for (int trial = 0; trial < 1500; ++trial) {
+  for (int trial = 0; trial < 20'000; ++trial) {
     std::string bytes = whole;
-    for (unsigned edits = 1 + random() % 3; edits > 0; --edits) {
+    for (auto edits = 1 + random() % 3; edits > 0; --edits) {
       const std::size_t at = random() % bytes.size();
       const char byte = random() % 3 == 0 ? static_cast<char>(random()) : " ,:\"[]{}0123456789eE.-"[random() % 22];
       if (random() % 4 == 0) {
@@ -192,8 +191,10 @@ TEST(SafetensorsFile, SurvivesMutations) {
     }
     // Most edits change the header's length: write the new one, or every trial ends at the first check.
     if (random() % 2 == 0 && bytes.size() > 22) bytes.replace(0, 8, prefix(bytes.size() - 22));
+    // A copy of the exact size, so that a sanitizer sees a read outside it.
+    const std::vector<char> exact(bytes.begin(), bytes.end());
     try {
-      const SafetensorsFile file = open(scratch, bytes);
+      const SafetensorsFile file(std::as_bytes(std::span(exact)), "x.safetensors");
       for (const auto& [name, entry] : file.entries()) {
         ASSERT_LE(entry.end, bytes.size());
         try {
