@@ -3,11 +3,11 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
-#include <vector>
 
 #include "sim/order/sum_order.h"
 
@@ -40,10 +40,11 @@ struct BufferPlace {
   std::int64_t count = 1;
 };
 
-// The sum of one value a rank, as every rank receives it. by_rank holds at least one value.
+// The sum of one value a rank, as every rank receives it; 0 where there is no rank.
 template <class Real>
 Real all_reduce_sum(AllReduceOrder order, std::span<const Real> by_rank, BufferPlace place) {
   const std::size_t tp = by_rank.size();
+  if (tp == 0) return Real(0.0f);
   switch (order) {
     case AllReduceOrder::kRing: {
       const std::int64_t ranks = static_cast<std::int64_t>(tp);
@@ -54,13 +55,9 @@ Real all_reduce_sum(AllReduceOrder order, std::span<const Real> by_rank, BufferP
       return total;
     }
     case AllReduceOrder::kTree: {
-      std::vector<Real> values(by_rank.begin(), by_rank.end());
-      for (std::size_t distance = 1; distance < tp; distance *= 2) {
-        for (std::size_t rank = 0; rank + distance < tp; rank += 2 * distance) {
-          values[rank] = values[rank] + values[rank + distance];
-        }
-      }
-      return values[0];
+      if (tp == 1) return by_rank[0];
+      const std::size_t half = std::bit_floor(tp - 1);  // the largest power of two below tp
+      return all_reduce_sum(order, by_rank.first(half), place) + all_reduce_sum(order, by_rank.subspan(half), place);
     }
     case AllReduceOrder::kByRank:
       break;

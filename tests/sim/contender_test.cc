@@ -1,0 +1,52 @@
+#include "sim/studies/contender.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+
+namespace tpce::sim {
+namespace {
+
+const std::vector<float> kRow{0.5f, 20.0f, -1.0f, 2.0f, 0.0f};
+
+TEST(Contender, AllAreTheMethodsAndTheCanonicalLoss) {
+  std::vector<std::string> names;
+  for (const Contender& contender : all_contenders(2, {})) names.push_back(contender.name);
+  ASSERT_EQ(names.size(), methods().size() + 1);
+  for (std::size_t i = 0; i < methods().size(); ++i) EXPECT_EQ(names[i], methods()[i]->name());
+  EXPECT_EQ(names.back(), "canonical");
+}
+
+TEST(Contender, RunsTheMethodOnOneRow) {
+  const Method& method = method_from_name("log_softmax");
+  for (const std::int64_t tp : {1, 2, 7}) {
+    const RowValues values = contender_of(method, tp, {}).evaluate(kRow, 1);
+    const ShardPlan plan = ShardPlan::even(5, tp);
+    std::vector<Shard> shards;
+    const ConstMatrix logits = matrix_of(kRow.data(), 1, 5);
+    for (std::int64_t s = 0; s < tp; ++s) {
+      shards.push_back({logits.column_range(plan.first_class(s), plan.width(s)), s});
+    }
+    const std::int64_t label = 1;
+    const MethodOutput output = run(method, {{plan, shards, Labels(&label, 1), 5}});
+    EXPECT_EQ(values.loss, output.nll[0]);
+    EXPECT_EQ(values.target_grad, output.target_grad[0]);
+    EXPECT_EQ(values.grad_sum, output.grad_sum[0]);
+  }
+}
+
+TEST(Contender, CanonicalDoesNotDependOnTp) {
+  const RowValues one = canonical_contender(1).evaluate(kRow, 1);
+  EXPECT_GT(one.loss, 0.0f);
+  EXPECT_LT(one.target_grad, 0.0f);
+  for (const std::int64_t tp : {2, 3, 5, 9}) {
+    const RowValues values = canonical_contender(tp).evaluate(kRow, 1);
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(values.loss), std::bit_cast<std::uint32_t>(one.loss));
+    EXPECT_EQ(std::bit_cast<std::uint32_t>(values.target_grad), std::bit_cast<std::uint32_t>(one.target_grad));
+    EXPECT_EQ(values.grad_sum, one.grad_sum);
+  }
+}
+
+}  // namespace
+}  // namespace tpce::sim
