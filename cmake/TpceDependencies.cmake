@@ -15,6 +15,8 @@ tpce_dependency(Boost::headers Boost 1.81)  # headers alone, in the compiler's o
 tpce_dependency(GMP::GMP GMP PC gmp)
 tpce_dependency(MPFR::MPFR MPFR PC mpfr)
 tpce_dependency(MPFI::MPFI MPFI LINK -lmpfi)
+tpce_dependency(hwy::hwy hwy PC libhwy)
+tpce_dependency(TBB::tbb TBB PC tbb)
 tpce_dependency(fmt::fmt fmt PC fmt)
 tpce_dependency(nlohmann_json::nlohmann_json nlohmann_json PC nlohmann_json)
 tpce_dependency(OpenSSL::Crypto OpenSSL PC libcrypto)

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tpce/checks.h"
+#include "tpce/float_mode.h"
 
 namespace tpce {
 
@@ -53,6 +54,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
   Backend& backend = runtime.backend;
   Communicator& communicator = runtime.communicator;
   const Queue queue = runtime.queue;
+  const DefaultFloatMode mode;
   return abort_on_error(communicator, [&] {
     check_batch(batch, options, backend, communicator);
     const std::int64_t chunk_rows =
@@ -100,6 +102,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
 }
 
 Loss reduced_loss(const LossSum& sum, std::int64_t rows, const Options& options) {
+  const DefaultFloatMode mode;
   Loss loss{.value_fp64 = 0.0, .value = 0.0f, .rows = rows, .valid_rows = sum.valid_rows};
   const double total = value_of(sum.nll);
   switch (options.reduction) {
@@ -123,6 +126,7 @@ Loss reduced_loss(const LossSum& sum, std::int64_t rows, const Options& options)
 
 void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<const Matrix> gradients,
                             const Runtime& runtime, BinnedSum* squares) {
+  const DefaultFloatMode mode;
   abort_on_error(runtime.communicator, [&] {
     if (saved.logits_overwritten_) {
       throw std::invalid_argument(
@@ -154,6 +158,7 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
 }
 
 float gradient_norm(const BinnedSum& squares) {
+  const DefaultFloatMode mode;
   const double sum = value_of(squares);
   return is_nan(sum) ? canonical_nan() : static_cast<float>(std::sqrt(sum));
 }

@@ -1,0 +1,512 @@
+// Vector kernels, compiled once for every target by kernels.cc. Loops and tails are written once: a tail is copied to a
+// full vector whose other lanes hold -inf, which adds nothing to a sum.
+#if defined(TPCE_SIMD_KERNELS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef TPCE_SIMD_KERNELS_INL_H_
+#undef TPCE_SIMD_KERNELS_INL_H_
+#else
+#define TPCE_SIMD_KERNELS_INL_H_
+#endif
+
+#include <hwy/highway.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "simd/kernels.h"
+#include "tpce/register_form.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace tpce::simd::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+
+// Highway's MulAdd rounds twice on its portable targets, so the portable kernels are the definition itself.
+template <class T>
+RowPartial PartialOfRow(const RowLogits& row, BlockSkipping) {
+  return row_partial(static_cast<const T*>(row.logits), row.classes, row.target);
+}
+
+template <class T, class Out>
+void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares) {
+  const auto* logits = static_cast<const T*>(row.logits);
+  auto* out = static_cast<Out*>(gradients);
+  const bool reads = gradient.kind == RowGradient::Kind::kGrid || gradient.kind == RowGradient::Kind::kHuge;
+  for (std::int64_t j = 0; j < row.width; ++j) {
+    const float dz = j >= row.classes  ? 0.0f
+                     : j == row.target ? gradient.target
+                                       : non_target_gradient(gradient, reads ? widen(logits[j]) : 0.0f);
+    if (squares != nullptr) add_square(*squares, dz);
+    if (out != nullptr) round_to(dz, &out[j]);
+  }
+}
+
+#else
+
+namespace hn = hwy::HWY_NAMESPACE;
+using D = hn::ScalableTag<float>;
+using DU = hn::RebindToUnsigned<D>;
+using DI = hn::RebindToSigned<D>;
+using VF = hn::Vec<D>;
+using VU = hn::Vec<DU>;
+using VI = hn::Vec<DI>;
+
+// Elements of a block: 4 KiB of fp32, which stays in the first-level cache, and short enough that blocks of real logits
+// differ in how many digits they need.
+constexpr std::int64_t kBlock = 1024;
+
+// Logits in this open range take the register form; below it, an exponential is nothing beside any row maximum above
+// kLowest + 64.
+constexpr float kLowest = -65000.0f;
+constexpr float kHighest = 65536.0f;
+
+HWY_INLINE VF LoadWide(D d, const float* p) { return hn::LoadU(d, p); }
+
+HWY_INLINE VF LoadWide(D d, const BFloat16* p) {
+  const hn::Rebind<std::uint16_t, D> d16;
+  const DU du;
+  return hn::BitCast(d,
+                     hn::ShiftLeft<16>(hn::PromoteTo(du, hn::LoadU(d16, reinterpret_cast<const std::uint16_t*>(p)))));
+}
+
+HWY_INLINE VF LoadWide(D d, const Float16* p) {
+  const hn::Rebind<hwy::float16_t, D> d16;
+  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
+// Calls body(vector) on all elements [0, count), in any order.
+template <class T, class Body>
+HWY_INLINE void ForEachVector(const T* p, std::int64_t count, Body&& body) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t j = 0;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    // A 32-bit lane holds two bf16: a shift widens one, a mask the other. The order of a sum is free.
+    const DU du;
+    const VU high = hn::Set(du, 0xffff0000u);
+    for (; j + 2 * lanes <= count; j += 2 * lanes) {
+      const VU pair = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(p + j));
+      body(hn::BitCast(d, hn::ShiftLeft<16>(pair)));
+      body(hn::BitCast(d, hn::And(pair, high)));
+    }
+  }
+  for (; j + lanes <= count; j += lanes) body(LoadWide(d, p + j));
+  if (j < count) {
+    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
+    for (std::int64_t i = 0; i < lanes; ++i) {
+      tail[i] = j + i < count ? widen(p[j + i]) : -std::numeric_limits<float>::infinity();
+    }
+    body(hn::Load(d, tail));
+  }
+}
+
+// Calls body(|vector|) on all elements, and on +0 in the other lanes of the last.
+template <class Body>
+HWY_INLINE void ForEachMagnitude(const float* p, std::int64_t count, Body&& body) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t j = 0;
+  for (; j + lanes <= count; j += lanes) body(hn::Abs(hn::LoadU(d, p + j)));
+  if (j < count) {
+    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)] = {};
+    std::copy(p + j, p + count, tail);
+    body(hn::Abs(hn::Load(d, tail)));
+  }
+}
+
+// 2^f: exp2_polynomial() of exp_split.h.
+HWY_INLINE VF ExpPolynomial(D d, VF f) {
+  using namespace exp_split_constants;
+  VF p = hn::MulAdd(f, hn::Set(d, kC6), hn::Set(d, kC5));
+  p = hn::MulAdd(f, p, hn::Set(d, kC4));
+  p = hn::MulAdd(f, p, hn::Set(d, kC3));
+  p = hn::MulAdd(f, p, hn::Set(d, kC2));
+  p = hn::MulAdd(f, p, hn::Set(d, kC1));
+  return hn::MulAdd(f, p, hn::Set(d, 1.0f));
+}
+
+// Lanes of RegisterLane. Each digit counts its own additions, since blocks may skip leading ones.
+struct Accumulators {
+  VU digit[3];
+  std::uint32_t count[3] = {0, 0, 0};
+};
+
+struct BlockScan {
+  VF max;
+  VF poison;  // NaN where a NaN or +inf may have been seen
+};
+
+// Adds a block's values to the accumulators with kDigits digits and scans it. kDigits = 0 only scans.
+template <int kDigits, class T>
+HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin& bin, Accumulators& accumulators) {
+  using namespace exp_split_constants;
+  const D d;
+  const DU du;
+  const VF magic = hn::Set(d, bin.magic);
+  const VF clamp = hn::Set(d, bin.clamp);
+  const VF magic0 = hn::Set(d, RegisterLane::kMagic0);
+  const VF magic1 = hn::Set(d, RegisterLane::kMagic1);
+  const VF magic2 = hn::Set(d, RegisterLane::kMagic2);
+  VF max = hn::Set(d, -std::numeric_limits<float>::infinity());
+  VF poison = hn::Zero(d);
+  VU a0 = accumulators.digit[0];
+  VU a1 = accumulators.digit[1];
+  VU a2 = accumulators.digit[2];
+  ForEachVector(p, count, [&](VF x) HWY_ATTR {
+    max = hn::Max(max, x);
+    poison = hn::Add(poison, x);
+    if constexpr (kDigits > 0) {
+      const VF clamped = hn::Max(x, clamp);
+      const VF t = hn::MulAdd(clamped, hn::Set(d, kLog2e), magic);
+      const VF n = hn::Sub(t, magic);
+      VF f = hn::MulSub(clamped, hn::Set(d, kLog2e), n);
+      f = hn::MulAdd(clamped, hn::Set(d, kLog2eRest), f);
+      const VF polynomial = ExpPolynomial(d, f);
+      const VF y = hn::BitCast(d, hn::Add(hn::BitCast(du, polynomial), hn::ShiftLeft<23>(hn::BitCast(du, t))));
+      VF r = y;
+      if constexpr (kDigits >= 3) {
+        const VF t0 = hn::Add(r, magic0);
+        a0 = hn::Add(a0, hn::BitCast(du, t0));
+        r = hn::Sub(r, hn::Sub(t0, magic0));
+      }
+      if constexpr (kDigits >= 2) {
+        const VF t1 = hn::Add(r, magic1);
+        a1 = hn::Add(a1, hn::BitCast(du, t1));
+        r = hn::Sub(r, hn::Sub(t1, magic1));
+      }
+      a2 = hn::Add(a2, hn::BitCast(du, hn::Add(r, magic2)));
+    }
+  });
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto added = static_cast<std::uint32_t>((count + lanes - 1) / lanes);
+  accumulators.digit[0] = a0;
+  accumulators.digit[1] = a1;
+  accumulators.digit[2] = a2;
+  for (int i = 3 - kDigits; i < 3; ++i) accumulators.count[i] += added;
+  return {max, poison};
+}
+
+HWY_INLINE void Clear(Accumulators& accumulators) {
+  const DU du;
+  for (int i = 0; i < 3; ++i) {
+    accumulators.digit[i] = hn::Zero(du);
+    accumulators.count[i] = 0;
+  }
+}
+
+HWY_INLINE std::int64_t FlushDigit(VU accumulator, std::uint32_t count, float magic) {
+  const DU du;
+  const DI di;
+  HWY_ALIGN std::int32_t lane[HWY_MAX_BYTES / sizeof(std::int32_t)];
+  const VU bias = hn::Set(du, count * bit_cast<std::uint32_t>(magic));
+  hn::Store(hn::BitCast(di, hn::Sub(accumulator, bias)), di, lane);
+  std::int64_t sum = 0;
+  for (std::size_t i = 0; i < hn::Lanes(di); ++i) sum += lane[i];
+  return sum;
+}
+
+HWY_INLINE void Flush(Accumulators& accumulators, Digits& digits) {
+  digits.d0 += FlushDigit(accumulators.digit[0], accumulators.count[0], RegisterLane::kMagic0);
+  digits.d1 += FlushDigit(accumulators.digit[1], accumulators.count[1], RegisterLane::kMagic1);
+  digits.d2 += FlushDigit(accumulators.digit[2], accumulators.count[2], RegisterLane::kMagic2);
+  Clear(accumulators);
+}
+
+template <class T>
+HWY_INLINE BlockScan AddBlock(int digits, const T* p, std::int64_t count, const RegisterBin& bin,
+                              Accumulators& accumulators) {
+  switch (digits) {
+    case 0:
+      return AddBlock<0>(p, count, bin, accumulators);
+    case 1:
+      return AddBlock<1>(p, count, bin, accumulators);
+    case 2:
+      return AddBlock<2>(p, count, bin, accumulators);
+    default:
+      return AddBlock<3>(p, count, bin, accumulators);
+  }
+}
+
+template <class T>
+bool HoldsNanOrPositiveInfinity(const T* p, std::int64_t count) {
+  return std::any_of(p, p + count, [](T x) { return is_nan_or_positive_infinity(widen(x)); });
+}
+
+// The walk over one row: the target splits it into two spans, and each span into blocks.
+template <class T>
+class RowWalk {
+ public:
+  explicit RowWalk(BlockSkipping skipping) : skipping_(skipping == BlockSkipping::kOn) { Clear(accumulators_); }
+
+  // False where the register form cannot give the row's digits, and the definition must.
+  bool Add(const T* p, std::int64_t count) {
+    for (std::int64_t first = 0; first < count; first += kBlock) {
+      if (!AddOne(p + first, std::min(kBlock, count - first))) return false;
+    }
+    return true;
+  }
+
+  bool not_finite() const { return not_finite_; }
+
+  RowPartial Finish() {
+    Flush(accumulators_, digits_);
+    RowPartial partial;
+    partial.max_logit = max_;
+    partial.digits = digits_;
+    return partial;
+  }
+
+  // A row none of whose values lies in the register form's range, or whose low values might count beside its maximum.
+  bool NeedsDefinition() const { return seen_low_ && max_ < kLowest + 64.0f; }
+
+ private:
+  bool AddOne(const T* p, std::int64_t count) {
+    const D d;
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    const auto adds = static_cast<std::uint32_t>((count + lanes - 1) / lanes);
+    if (accumulators_.count[2] + adds > RegisterLane::kCapacity) Flush(accumulators_, digits_);
+    // The digits are guessed from the last block, and the guess is checked against the block's own maximum after it:
+    // one pass over memory, repeated where the maximum rose into a higher bin.
+    const Accumulators before = accumulators_;
+    const BlockScan scan = AddBlock(guess_, p, count, bin_constants_, accumulators_);
+    const float max = hn::GetLane(hn::MaxOfLanes(d, scan.max)) + 0.0f;
+    if (!(hn::GetLane(hn::SumOfLanes(d, scan.poison)) < std::numeric_limits<float>::infinity()) ||
+        !(max < std::numeric_limits<float>::infinity())) {
+      if (HoldsNanOrPositiveInfinity(p, count)) {
+        not_finite_ = true;
+        return true;
+      }
+    }
+    if (max >= kHighest) return false;
+    if (max <= kLowest) {
+      accumulators_ = before;
+      if (max != -std::numeric_limits<float>::infinity()) seen_low_ = true;
+      return true;
+    }
+    const std::int32_t block_bin = bin_of_logit(max);
+    if (max_ <= kLowest || block_bin > bin_) {
+      accumulators_ = before;
+      Raise(block_bin);
+      max_ = max;
+      AddBlock<3>(p, count, bin_constants_, accumulators_);
+      guess_ = 3;
+      return true;
+    }
+    max_ = std::max(max_, max);
+    const int needed = skipping_ ? digits_needed(block_bin, bin_) : 3;
+    if (needed > guess_) {
+      accumulators_ = before;
+      AddBlock(needed, p, count, bin_constants_, accumulators_);
+    }
+    guess_ = needed;
+    return true;
+  }
+
+  void Raise(std::int32_t bin) {
+    Flush(accumulators_, digits_);
+    if (max_ > kLowest) digits_ = raised(digits_, std::int64_t{bin} - bin_);
+    bin_ = bin;
+    bin_constants_ = register_bin(bin);
+  }
+
+  bool skipping_;
+  bool seen_low_ = false;
+  bool not_finite_ = false;
+  int guess_ = 0;  // the first block is only scanned
+  float max_ = -std::numeric_limits<float>::infinity();
+  std::int32_t bin_ = 0;
+  RegisterBin bin_constants_ = register_bin(0);
+  Accumulators accumulators_;
+  Digits digits_;
+};
+
+template <class T>
+RowPartial PartialOfRow(const RowLogits& row, BlockSkipping skipping) {
+  const auto* logits = static_cast<const T*>(row.logits);
+  RowWalk<T> walk(skipping);
+  const bool here = row.target >= 0;
+  const std::int64_t first = here ? row.target : row.classes;
+  bool register_form = walk.Add(logits, first);
+  if (here) register_form = register_form && walk.Add(logits + first + 1, row.classes - first - 1);
+  if (!register_form || walk.NeedsDefinition()) return row_partial(logits, row.classes, row.target);
+
+  const float target_logit = here ? widen(logits[row.target]) : 0.0f;
+  const std::uint32_t flags = here ? RowPartial::kTargetHere : 0;
+  if (walk.not_finite() || is_nan_or_positive_infinity(target_logit)) {
+    return RowPartial::only_flags(flags | RowPartial::kNotFinite);
+  }
+  RowPartial partial = walk.Finish();
+  partial.target_logit = target_logit + 0.0f;
+  partial.flags = flags;
+  return partial;
+}
+
+HWY_INLINE void StoreRounded(D d, VF v, float* p) { hn::StoreU(v, d, p); }
+
+HWY_INLINE void StoreRounded(D d, VF v, BFloat16* p) {
+  const DU du;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const VU bits = hn::BitCast(du, v);
+  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const VU rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd));
+  const VU magnitude = hn::And(rounded, hn::Set(du, 0x7fffu));
+  const VU plus_zero = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(du)), rounded);
+  const DI di;
+  // DemoteTo saturates from signed values, so the 16 bits are sign-extended first.
+  const VI extended = hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(di, plus_zero)));
+  const hn::Rebind<std::int16_t, D> di16;
+  hn::StoreU(hn::BitCast(d16, hn::DemoteTo(di16, extended)), d16, reinterpret_cast<std::uint16_t*>(p));
+}
+
+HWY_INLINE void StoreRounded(D d, VF v, Float16* p) {
+  // What rounds to zero becomes +0 before the conversion: |v| <= 2^-25, ties to even.
+  const VF plus_zero = hn::IfThenZeroElse(hn::Le(hn::Abs(v), hn::Set(d, 0x1p-25f)), v);
+  const hn::Rebind<hwy::float16_t, D> d16;
+  hn::StoreU(hn::DemoteTo(d16, plus_zero), d16, reinterpret_cast<hwy::float16_t*>(p));
+}
+
+// fp32 gradients of at most kBlock elements of a grid row, none of them the target.
+template <class T>
+HWY_INLINE void GradientOfBlock(const T* p, std::int64_t count, const RowGradient& gradient, float* out) {
+  using namespace exp_split_constants;
+  const D d;
+  const DI di;
+  const VF factor = hn::Set(d, gradient.factor);
+  // |n| < 2^17, so a shift beyond 2^18 decides alone, and the sum stays an int32.
+  const auto shift = static_cast<std::int32_t>(std::clamp<std::int64_t>(gradient.shift, -(1 << 18), 1 << 18));
+  const VI shifts = hn::Set(di, shift);
+  const auto power = [&](VI exponent)
+                         HWY_ATTR { return hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(exponent, hn::Set(di, 127)))); };
+  const auto compute = [&](VF x) HWY_ATTR {
+    // Below kLowest the product is 0 beside any maximum that the register form takes.
+    const VF clamped = hn::Max(x, hn::Set(d, kLowest));
+    const VF magic = hn::Set(d, kRoundMagic);
+    const VF n = hn::Sub(hn::MulAdd(clamped, hn::Set(d, kLog2e), magic), magic);
+    VF f = hn::MulSub(clamped, hn::Set(d, kLog2e), n);
+    f = hn::MulAdd(clamped, hn::Set(d, kLog2eRest), f);
+    const VF product = hn::Mul(ExpPolynomial(d, f), factor);
+    const VI exponent = hn::Add(hn::ConvertTo(di, n), shifts);
+    // Two products, of which only the last rounds: the first keeps the value normal, whatever the exponent.
+    const VI first = hn::Min(hn::Max(exponent, hn::Set(di, -100)), hn::Set(di, 100));
+    const VI rest = hn::Min(hn::Max(hn::Sub(exponent, first), hn::Set(di, -126)), hn::Set(di, 127));
+    return hn::Add(hn::Mul(hn::Mul(product, power(first)), power(rest)), hn::Zero(d));
+  };
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t j = 0;
+  for (; j + lanes <= count; j += lanes) hn::StoreU(compute(LoadWide(d, p + j)), d, out + j);
+  if (j < count) {
+    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)] = {};
+    for (std::int64_t i = 0; i < count - j; ++i) tail[i] = widen(p[j + i]);
+    hn::Store(compute(hn::Load(d, tail)), d, tail);
+    std::copy(tail, tail + (count - j), out + j);
+  }
+}
+
+// Adds the squares of at most kBlock finite gradients.
+HWY_INLINE void AddSquares(const float* p, std::int64_t count, BinnedSum& squares) {
+  const D d;
+  const DU du;
+  const DI di;
+  VF largest = hn::Zero(d);
+  ForEachMagnitude(p, count, [&](VF x) HWY_ATTR { largest = hn::Max(largest, x); });
+  const float max = hn::GetLane(hn::MaxOfLanes(d, largest));
+  if (max == 0.0f) return;
+  // The square of a subnormal is nothing beside that of 2^-60; smaller blocks, and infinities, take the definition.
+  if (!(max >= 0x1p-60f) || !(max < std::numeric_limits<float>::infinity())) {
+    for (std::int64_t j = 0; j < count; ++j) add_square(squares, p[j]);
+    return;
+  }
+  BinnedSum top;
+  add_square(top, max);
+  const std::int32_t scale = kBinBits * top.bin;
+  Accumulators accumulators;
+  Clear(accumulators);
+  VU a0 = accumulators.digit[0];
+  VU a1 = accumulators.digit[1];
+  VU a2 = accumulators.digit[2];
+  const VF magic0 = hn::Set(d, RegisterLane::kMagic0);
+  const VF magic1 = hn::Set(d, RegisterLane::kMagic1);
+  const VF magic2 = hn::Set(d, RegisterLane::kMagic2);
+  ForEachMagnitude(p, count, [&](VF x) HWY_ATTR {
+    const VU bits = hn::BitCast(du, x);
+    const VF m = hn::BitCast(d, hn::Or(hn::And(bits, hn::Set(du, 0x007fffffu)), hn::Set(du, 0x3f800000u)));
+    const VI e = hn::Sub(hn::BitCast(di, hn::ShiftRight<23>(bits)), hn::Set(di, 127));
+    // Below -60 every digit is zero, for zeros too.
+    const VI exponent = hn::Max(hn::Sub(hn::Add(e, e), hn::Set(di, scale)), hn::Set(di, -60));
+    const VF y = hn::BitCast(d, hn::Add(hn::BitCast(di, hn::Mul(m, m)), hn::ShiftLeft<23>(exponent)));
+    const VF t0 = hn::Add(y, magic0);
+    a0 = hn::Add(a0, hn::BitCast(du, t0));
+    VF r = hn::Sub(y, hn::Sub(t0, magic0));
+    const VF t1 = hn::Add(r, magic1);
+    a1 = hn::Add(a1, hn::BitCast(du, t1));
+    r = hn::Sub(r, hn::Sub(t1, magic1));
+    a2 = hn::Add(a2, hn::BitCast(du, hn::Add(r, magic2)));
+  });
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const auto added = static_cast<std::uint32_t>((count + lanes - 1) / lanes);
+  accumulators = {{a0, a1, a2}, {added, added, added}};
+  Flush(accumulators, top.digits = {});
+  merge(squares, top);
+}
+
+HWY_INLINE void RoundBlock(const float* p, std::int64_t count, float* out) {
+  if (out != p) std::copy(p, p + count, out);
+}
+
+HWY_INLINE void RoundBlock(const float* p, std::int64_t count, double* out) {
+  for (std::int64_t j = 0; j < count; ++j) round_to(p[j], &out[j]);
+}
+
+template <class Out>
+HWY_INLINE void RoundBlock(const float* p, std::int64_t count, Out* out) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  std::int64_t j = 0;
+  for (; j + lanes <= count; j += lanes) StoreRounded(d, hn::LoadU(d, p + j), out + j);
+  for (; j < count; ++j) round_to(p[j], &out[j]);
+}
+
+template <class T, class Out>
+void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares) {
+  const auto* logits = static_cast<const T*>(row.logits);
+  auto* out = static_cast<Out*>(gradients);
+  using Kind = RowGradient::Kind;
+  const bool here = row.target >= 0;
+  const std::int64_t first = here ? row.target : row.classes;
+  const bool register_form =
+      gradient.kind == Kind::kGrid && gradient.max_logit > kLowest + 1024.0f && gradient.max_logit < kHighest;
+  const bool reads = gradient.kind == Kind::kGrid || gradient.kind == Kind::kHuge;
+  const auto element = [&](std::int64_t j, float dz) {
+    if (squares != nullptr) add_square(*squares, dz);
+    if (out != nullptr) round_to(dz, &out[j]);
+  };
+  HWY_ALIGN float block[kBlock];
+  const auto span = [&](std::int64_t begin, std::int64_t end) {
+    if (!register_form) {
+      for (std::int64_t j = begin; j < end; ++j) {
+        element(j, non_target_gradient(gradient, reads ? widen(logits[j]) : 0.0f));
+      }
+      return;
+    }
+    for (std::int64_t j = begin; j < end; j += kBlock) {
+      const std::int64_t count = std::min(kBlock, end - j);
+      float* dz = block;
+      if constexpr (std::is_same_v<Out, float>) dz = out != nullptr ? out + j : block;
+      GradientOfBlock(logits + j, count, gradient, dz);
+      if (squares != nullptr) AddSquares(dz, count, *squares);
+      if (out != nullptr) RoundBlock(dz, count, out + j);
+    }
+  };
+  span(0, first);
+  if (here) {
+    element(first, gradient.target);
+    span(first + 1, row.classes);
+  }
+  for (std::int64_t j = row.classes; j < row.width; ++j) element(j, 0.0f);
+}
+
+#endif  // portable
+
+}  // namespace tpce::simd::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif

@@ -1,0 +1,145 @@
+#include "simd/simd_backend.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tpce/float_mode.h"
+#include "tpce/row_partial.h"
+
+namespace tpce::simd {
+
+namespace {
+
+// Fewer tasks than this for each thread leave threads idle at the end.
+constexpr std::int64_t kTasksPerThread = 4;
+// Columns of a task at the least, where rows are cut: below, starting a task costs more than it saves.
+constexpr std::int64_t kMinTaskColumns = 8192;
+
+std::string target_or_environment(const std::string& target) {
+  const char* forced = std::getenv("TPCE_TARGET");
+  return target.empty() && forced != nullptr ? std::string(forced) : target;
+}
+
+// Columns [first, first + count) of one shard of the batch.
+struct Piece {
+  std::size_t shard;
+  std::int64_t first;
+  std::int64_t count;
+};
+
+using Pieces = std::vector<Piece>;
+
+// What one task does of one row: all of it, or, where there are too few rows to keep every thread busy, one piece.
+std::vector<Pieces> tasks_of_row(const Batch& batch, std::int64_t rows, int threads) {
+  const std::int64_t wanted = threads == 1 || rows == 0 ? 1 : (kTasksPerThread * threads + rows - 1) / rows;
+  std::int64_t columns = 0;
+  for (const Shard& shard : batch.shards) columns += shard.logits.cols;
+  const std::int64_t size =
+      wanted == 1 ? std::max<std::int64_t>(columns, 1) : std::max(kMinTaskColumns, (columns + wanted - 1) / wanted);
+  Pieces pieces;
+  for (std::size_t s = 0; s < batch.shards.size(); ++s) {
+    const std::int64_t cols = batch.shards[s].logits.cols;
+    for (std::int64_t first = 0; first < cols; first += size)
+      pieces.push_back({s, first, std::min(size, cols - first)});
+  }
+  if (wanted == 1) return {pieces};
+  std::vector<Pieces> tasks;
+  for (const Piece& piece : pieces) tasks.push_back({piece});
+  return tasks;
+}
+
+RowLogits stretch_of(const Batch& batch, const Piece& piece, std::int64_t row) {
+  const Shard& shard = batch.shards[piece.shard];
+  const std::int64_t first_class = batch.plan.first_class(shard.index) + piece.first;
+  const std::int64_t classes = std::clamp<std::int64_t>(batch.vocab - first_class, 0, piece.count);
+  const std::int64_t target = batch.labels[row] - first_class;
+  return {.logits = shard.logits.row_range(row, 1).column_range(piece.first, piece.count).data,
+          .classes = classes,
+          .width = piece.count,
+          .target = target >= 0 && target < classes ? target : -1};
+}
+
+}  // namespace
+
+SimdBackend::SimdBackend(const SimdOptions& options) : SimdBackend(options, make_tbb_executor(options.threads)) {}
+
+SimdBackend::SimdBackend(const SimdOptions& options, std::unique_ptr<Executor> executor)
+    : kernels_(kernels_for(target_or_environment(options.target))),
+      executor_(std::move(executor)),
+      block_skipping_(options.block_skipping) {}
+
+Capabilities SimdBackend::capabilities() const { return scalar_.capabilities(); }
+
+void SimdBackend::partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue) {
+  const std::vector<Pieces> tasks = tasks_of_row(batch, rows.count, executor_->threads());
+  const auto per_row = static_cast<std::int64_t>(tasks.size());
+  const auto partial_of = [&](std::int64_t row, const Pieces& pieces) {
+    RowPartial partial;
+    if (batch.labels[row] == options.ignore_index) return RowPartial::only_flags(RowPartial::kIgnored);
+    for (const Piece& piece : pieces) {
+      const PartialKernel kernel = kernels_.partial_of(batch.shards[piece.shard].logits.dtype);
+      tpce::merge(partial, kernel(stretch_of(batch, piece, row), block_skipping_));
+    }
+    return partial;
+  };
+  if (per_row == 1) {
+    executor_->for_each(rows.count, [&](std::int64_t i) {
+      const DefaultFloatMode mode;
+      into.store(i, partial_of(rows.first + i, tasks.front()));
+    });
+    return;
+  }
+  std::vector<RowPartial> partials(static_cast<std::size_t>(rows.count * per_row));
+  executor_->for_each(rows.count * per_row, [&](std::int64_t task) {
+    const DefaultFloatMode mode;
+    partials[static_cast<std::size_t>(task)] =
+        partial_of(rows.first + task / per_row, tasks[static_cast<std::size_t>(task % per_row)]);
+  });
+  for (std::int64_t i = 0; i < rows.count; ++i) {
+    RowPartial partial;
+    for (std::int64_t t = 0; t < per_row; ++t) {
+      tpce::merge(partial, partials[static_cast<std::size_t>(i * per_row + t)]);
+    }
+    into.store(i, partial);
+  }
+}
+
+void SimdBackend::merge(const Partials& into, const Partials& from, Queue queue) { scalar_.merge(into, from, queue); }
+
+void SimdBackend::finalize(const Partials& partials, const RowResults& results, Queue queue) {
+  scalar_.finalize(partials, results, queue);
+}
+
+void SimdBackend::reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) {
+  scalar_.reduce(results, first_row, sum, queue);
+}
+
+void SimdBackend::gradient(const Batch& batch, const GradientTask& task, Queue) {
+  const std::vector<Pieces> tasks = tasks_of_row(batch, task.rows.count, executor_->threads());
+  const auto per_row = static_cast<std::int64_t>(tasks.size());
+  std::mutex squares_mutex;
+  executor_->for_each(task.rows.count * per_row, [&](std::int64_t t) {
+    const DefaultFloatMode mode;
+    const std::int64_t row = task.rows.first + t / per_row;
+    const RowGradient gradient = row_gradient(task.saved[row], task.upstream.of_row(row));
+    BinnedSum squares;
+    for (const Piece& piece : tasks[static_cast<std::size_t>(t % per_row)]) {
+      const ConstMatrix& logits = batch.shards[piece.shard].logits;
+      const bool writes = !task.gradients.empty();
+      const DType dtype = writes ? task.gradients[piece.shard].dtype : DType::kFloat32;
+      void* out =
+          writes ? task.gradients[piece.shard].row_range(row, 1).column_range(piece.first, piece.count).data : nullptr;
+      kernels_.gradient_of(logits.dtype, dtype)(stretch_of(batch, piece, row), gradient, out,
+                                                task.squares != nullptr ? &squares : nullptr);
+    }
+    if (task.squares == nullptr) return;
+    const std::lock_guard lock(squares_mutex);
+    tpce::merge(*task.squares, squares);
+  });
+}
+
+}  // namespace tpce::simd

@@ -1,0 +1,47 @@
+// The simd backend: the canonical algorithm in vector registers and over threads, with the bits of ScalarBackend.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "simd/executor.h"
+#include "simd/kernels.h"
+#include "tpce/backend.h"
+#include "tpce/scalar_backend.h"
+
+namespace tpce::simd {
+
+struct SimdOptions {
+  std::string target;  // empty: the best one, or the environment variable TPCE_TARGET
+  int threads = 0;     // 0: as many as the process may use
+  BlockSkipping block_skipping = BlockSkipping::kOn;
+};
+
+class SimdBackend final : public Backend {
+ public:
+  // Throws std::invalid_argument for a target or a number of threads that cannot be.
+  explicit SimdBackend(const SimdOptions& options = {});
+  // The same on an executor of the caller's.
+  SimdBackend(const SimdOptions& options, std::unique_ptr<Executor> executor);
+
+  std::string_view name() const override { return "simd"; }
+  std::string_view target() const { return kernels_.name; }
+  int threads() const { return executor_->threads(); }
+
+  Capabilities capabilities() const override;
+  Buffer allocate(std::size_t bytes) const override { return scalar_.allocate(bytes); }
+  void partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue queue) override;
+  void merge(const Partials& into, const Partials& from, Queue queue) override;
+  void finalize(const Partials& partials, const RowResults& results, Queue queue) override;
+  void reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) override;
+  void gradient(const Batch& batch, const GradientTask& task, Queue queue) override;
+
+ private:
+  Kernels kernels_;
+  std::unique_ptr<Executor> executor_;
+  BlockSkipping block_skipping_;
+  ScalarBackend scalar_;  // what is done once a row stays scalar
+};
+
+}  // namespace tpce::simd

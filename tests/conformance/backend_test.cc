@@ -1,0 +1,212 @@
+// Every backend gives the bits of ScalarBackend: partials, losses, gradients and gradient norms, for every shape, type,
+// sharding, number of threads and instruction set that this machine runs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "simd/simd_backend.h"
+#include "tpce/cross_entropy.h"
+#include "tpce/scalar_backend.h"
+
+namespace tpce {
+namespace {
+
+struct Candidate {
+  std::string name;
+  std::function<std::unique_ptr<Backend>()> make;
+};
+
+void PrintTo(const Candidate& candidate, std::ostream* out) { *out << candidate.name; }
+
+std::vector<Candidate> candidates() {
+  std::vector<Candidate> list;
+  for (const simd::Target& target : simd::targets()) {
+    if (!target.supported) continue;
+    for (const int threads : {1, 2, 5}) {
+      for (const auto skipping : {simd::BlockSkipping::kOn, simd::BlockSkipping::kOff}) {
+        if (skipping == simd::BlockSkipping::kOff && threads != 1) continue;
+        const simd::SimdOptions options{target.name, threads, skipping};
+        const std::string name = "simd_" + target.name + "_threads" + std::to_string(threads) +
+                                 (skipping == simd::BlockSkipping::kOn ? "" : "_every_digit");
+        list.push_back({name, [options] { return std::make_unique<simd::SimdBackend>(options); }});
+      }
+    }
+  }
+  list.push_back({"simd_std_thread", [] {
+                    return std::make_unique<simd::SimdBackend>(simd::SimdOptions{}, simd::make_thread_executor(3));
+                  }});
+  return list;
+}
+
+// One batch with its memory: logits in a buffer wider than the shards, so that row_stride exceeds the width.
+template <class T>
+struct Problem {
+  std::int64_t rows = 1;
+  std::int64_t columns = 1;
+  std::int64_t vocab = 1;
+  std::int64_t stride = 1;
+  std::int64_t tp = 1;
+  std::int64_t offset = 0;  // elements before the first row: every alignment is taken
+  std::vector<T> logits;
+  std::vector<std::int64_t> labels;
+  std::vector<float> upstream;
+
+  ConstMatrix matrix() const { return {logits.data() + offset, DTypeOf<T>::value, rows, columns, stride, {}}; }
+};
+
+enum class Values { kNormal, kWide, kFar, kMasked, kNotFinite, kHuge, kEqual, kDenormal };
+
+template <class T>
+Problem<T> random_problem(std::mt19937_64& random, std::int64_t max_columns) {
+  const auto below = [&](std::int64_t n) {
+    return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
+  };
+  Problem<T> problem;
+  problem.rows = 1 + below(5);
+  problem.columns = 1 + below(max_columns);
+  problem.vocab = below(3) == 0 ? 1 + below(problem.columns) : problem.columns;
+  problem.stride = problem.columns + below(20);
+  problem.tp = 1 + below(9);
+  problem.offset = below(17);
+  const double deviation = std::vector<double>{0.1, 1, 3, 10, 40}[static_cast<std::size_t>(below(5))];
+  double mean = 0;
+  const auto values = static_cast<Values>(below(8));
+  if (values == Values::kFar) mean = static_cast<double>(below(131072) - 65536);
+  if (values == Values::kHuge) mean = below(2) == 0 ? 3e9 : -3e9;
+  std::normal_distribution<double> normal(mean, values == Values::kWide ? 30000 : deviation);
+  problem.logits.resize(static_cast<std::size_t>(problem.offset + problem.rows * problem.stride));
+  for (T& logit : problem.logits) {
+    double z = normal(random);
+    if (values == Values::kMasked && below(3) == 0) z = below(2) == 0 ? -1e9 : -std::numeric_limits<double>::infinity();
+    if (values == Values::kNotFinite && below(400) == 0) {
+      z = below(2) == 0 ? std::numeric_limits<double>::quiet_NaN() : std::numeric_limits<double>::infinity();
+    }
+    if (values == Values::kHuge && below(4) == 0) z = 0;
+    if (values == Values::kEqual) z = 1.5;
+    if (values == Values::kDenormal) z = z * 1e-40;
+    round_to(static_cast<float>(z), &logit);
+  }
+  const std::vector<float> scales{1.0f, -0.5f, 1e-30f, 1e30f, 1e-44f, 0.0f, std::numeric_limits<float>::infinity()};
+  for (std::int64_t i = 0; i < problem.rows; ++i) {
+    problem.labels.push_back(below(8) == 0 ? -100 : below(problem.vocab));
+    problem.upstream.push_back(scales[static_cast<std::size_t>(below(static_cast<std::int64_t>(scales.size())))]);
+  }
+  return problem;
+}
+
+struct Outcome {
+  std::vector<float> nll, lse;
+  std::vector<double> nll_fp64;
+  float loss = 0;
+  std::vector<unsigned char> gradients;
+  BinnedSum squares;
+  float norm = 0;
+};
+
+template <class T, class Out>
+Outcome run(Problem<T> problem, Backend& backend, Reduction reduction, bool in_place) {
+  const ShardPlan plan = ShardPlan::even(problem.columns, problem.tp);
+  const auto rows = static_cast<std::size_t>(problem.rows);
+  std::vector<Out> out(static_cast<std::size_t>(problem.rows * problem.columns), Out{});
+  const ConstMatrix logits = problem.matrix();
+  const Matrix writable{
+      problem.logits.data() + problem.offset, logits.dtype, logits.rows, logits.cols, logits.row_stride, {}};
+  const Matrix target = in_place ? writable : matrix_of(out.data(), problem.rows, problem.columns);
+  std::vector<Shard> shards;
+  std::vector<Matrix> gradients;
+  for (std::int64_t s = 0; s < problem.tp; ++s) {
+    shards.push_back({logits.column_range(plan.first_class(s), plan.width(s)), s});
+    gradients.push_back(target.column_range(plan.first_class(s), plan.width(s)));
+  }
+  Outcome outcome;
+  outcome.nll.resize(rows);
+  outcome.lse.resize(rows);
+  outcome.nll_fp64.resize(rows);
+  SelfCommunicator self;
+  const Runtime runtime{backend, self, 2};
+  const Batch batch{plan, shards, Labels(problem.labels.data(), problem.rows), problem.vocab};
+  Options options;
+  options.reduction = reduction;
+  Forward forward = cross_entropy_forward(
+      batch, options, {outcome.nll.data(), outcome.lse.data(), outcome.nll_fp64.data(), nullptr}, runtime);
+  outcome.loss = forward.loss.value;
+  const Upstream upstream{1.0, reduction == Reduction::kNone ? problem.upstream.data() : nullptr};
+  cross_entropy_backward(forward.saved, upstream, {}, runtime, &outcome.squares);
+  BinnedSum again;
+  cross_entropy_backward(forward.saved, upstream, gradients, runtime, &again);
+  EXPECT_TRUE(outcome.squares == again);
+  outcome.norm = gradient_norm(again);
+  const auto copy = [&](const void* data, std::size_t bytes) {
+    const auto* first = static_cast<const unsigned char*>(data);
+    outcome.gradients.insert(outcome.gradients.end(), first, first + bytes);
+  };
+  if (in_place) {
+    copy(problem.logits.data(), problem.logits.size() * sizeof(T));
+  } else {
+    copy(out.data(), out.size() * sizeof(Out));
+  }
+  return outcome;
+}
+
+template <class T>
+void expect_equal(const std::vector<T>& a, const std::vector<T>& b, const char* what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(T)), 0) << what;
+}
+
+template <class T, class Out>
+void compare(const Problem<T>& problem, Backend& backend, Reduction reduction, bool in_place) {
+  ScalarBackend scalar;
+  const Outcome expected = run<T, Out>(problem, scalar, reduction, in_place);
+  const Outcome found = run<T, Out>(problem, backend, reduction, in_place);
+  SCOPED_TRACE("rows " + std::to_string(problem.rows) + " columns " + std::to_string(problem.columns) + " vocab " +
+               std::to_string(problem.vocab) + " tp " + std::to_string(problem.tp) + " logits " +
+               std::string(name_of(DTypeOf<T>::value)) + " gradients " + std::string(name_of(DTypeOf<Out>::value)) +
+               (in_place ? " in place" : ""));
+  expect_equal(expected.nll, found.nll, "nll");
+  expect_equal(expected.lse, found.lse, "lse");
+  expect_equal(expected.nll_fp64, found.nll_fp64, "nll_fp64");
+  expect_equal(expected.gradients, found.gradients, "gradients");
+  EXPECT_EQ(bit_cast<std::uint32_t>(expected.loss), bit_cast<std::uint32_t>(found.loss));
+  EXPECT_EQ(bit_cast<std::uint32_t>(expected.norm), bit_cast<std::uint32_t>(found.norm));
+  EXPECT_TRUE(expected.squares == found.squares);
+}
+
+class BackendConformance : public testing::TestWithParam<Candidate> {
+ protected:
+  template <class T>
+  void compare_random(std::uint64_t seed, int problems, std::int64_t max_columns) {
+    const std::unique_ptr<Backend> backend = GetParam().make();
+    std::mt19937_64 random(seed);
+    for (int i = 0; i < problems && !HasFailure(); ++i) {
+      const Problem<T> problem = random_problem<T>(random, max_columns);
+      compare<T, T>(problem, *backend, Reduction::kNone, true);
+      compare<T, T>(problem, *backend, Reduction::kMean, false);
+      compare<T, float>(problem, *backend, Reduction::kNone, false);
+      compare<T, BFloat16>(problem, *backend, Reduction::kSum, false);
+      compare<T, Float16>(problem, *backend, Reduction::kNone, false);
+      compare<T, double>(problem, *backend, Reduction::kMean, false);
+    }
+  }
+};
+
+// Narrow rows reach every tail length; wide ones several blocks, the flush of lanes, and rows cut over threads.
+TEST_P(BackendConformance, NarrowRowsFp32) { compare_random<float>(1, 120, 70); }
+TEST_P(BackendConformance, NarrowRowsBf16) { compare_random<BFloat16>(2, 120, 70); }
+TEST_P(BackendConformance, NarrowRowsFp16) { compare_random<Float16>(3, 120, 70); }
+TEST_P(BackendConformance, WideRowsFp32) { compare_random<float>(4, 12, 40000); }
+TEST_P(BackendConformance, WideRowsBf16) { compare_random<BFloat16>(5, 12, 40000); }
+TEST_P(BackendConformance, WideRowsFp16) { compare_random<Float16>(6, 12, 40000); }
+
+INSTANTIATE_TEST_SUITE_P(Backends, BackendConformance, testing::ValuesIn(candidates()),
+                         [](const auto& candidate) { return candidate.param.name; });
+
+}  // namespace
+}  // namespace tpce
