@@ -90,10 +90,10 @@ inline Outcome run(const Batch& batch, const RunOptions& how = {}) {
   const Runtime runtime{backend, self, how.rows_per_chunk};
   const auto rows = static_cast<std::size_t>(batch.rows());
   Outcome result;
-  result.nll.resize(rows);
-  result.lse.resize(rows);
-  result.nll_fp64.resize(rows);
-  result.lse_fp64.resize(rows);
+  result.nll.assign(rows, -1.0f);
+  result.lse.assign(rows, -1.0f);
+  result.nll_fp64.assign(rows, -1.0);
+  result.lse_fp64.assign(rows, -1.0);
   result.gradient.assign(rows * static_cast<std::size_t>(batch.plan.columns()), -1.0f);
   Forward forward = cross_entropy_forward(
       batch, how.options, {result.nll.data(), result.lse.data(), result.nll_fp64.data(), result.lse_fp64.data()},

@@ -41,9 +41,15 @@ void expect_equal_digits(float x, std::int32_t row_bin) {
   }
   // A block whose top bin lies below the row's has zero leading digits: fewer give the same integers.
   const int needed = digits_needed(bin_of_logit(x), row_bin);
-  if (needed <= 2) EXPECT_EQ(of_one<2>(y), expected);
-  if (needed <= 1) EXPECT_EQ(of_one<1>(y), expected);
-  if (needed == 0) EXPECT_EQ(expected, Digits());
+  if (needed <= 2) {
+    EXPECT_EQ(of_one<2>(y), expected);
+  }
+  if (needed <= 1) {
+    EXPECT_EQ(of_one<1>(y), expected);
+  }
+  if (needed == 0) {
+    EXPECT_EQ(expected, Digits());
+  }
 }
 
 TEST(RegisterForm, DigitsOfRandomLogitsEqualTheDefinition) {
@@ -125,7 +131,9 @@ TEST(RegisterForm, ClampHasZeroDigitsAndIsSafe) {
     EXPECT_EQ(definition(constants.clamp, bin), Digits()) << bin;
     for (const float low :
          {-0x1.fffffep15f, constants.clamp, std::nextafter(constants.clamp, -kInfinity), -kInfinity}) {
-      if (low <= constants.clamp) EXPECT_EQ(of_one<3>(clamped_exp(low, constants)), Digits()) << bin;
+      if (low <= constants.clamp) {
+        EXPECT_EQ(of_one<3>(clamped_exp(low, constants)), Digits()) << bin;
+      }
     }
   }
 }

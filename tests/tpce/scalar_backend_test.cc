@@ -102,7 +102,8 @@ TEST(ScalarBackend, GradientOfRowRanges) {
   const std::vector<Matrix> gradients = testing::gradient_matrices(batch, gradient);
   BinnedSum squares;
   for (const RowRange rows : {RowRange{5, 4}, RowRange{0, 2}, RowRange{2, 3}}) {
-    backend.gradient(batch, {.rows = rows, .saved = saved.data(), .gradients = gradients, .squares = &squares}, {});
+    backend.gradient(
+        batch, {.rows = rows, .saved = saved.data(), .upstream = {}, .gradients = gradients, .squares = &squares}, {});
   }
   EXPECT_EQ(gradient, expected.gradient);
   EXPECT_EQ(squares, expected.squares);
