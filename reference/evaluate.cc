@@ -201,6 +201,7 @@ Upstream upstream_of_reduction(const Labels& labels, const Options& options) {
 
 Evaluation evaluate(const Inputs& inputs, const Method& method) {
   check_all(inputs, method);
+  const DefaultArithmetic scope;
   const std::int64_t rows = inputs.batch.rows();
   const bool reduces = inputs.options.reduction != Reduction::kNone;
   Evaluation evaluation;
