@@ -27,10 +27,10 @@ class WorkingDigits {
   unsigned before_;
 };
 
-// Guard digits: ten for the operations, and those before the point of a logit, since an absolute error of a difference
-// of logits is a relative error of its exponential.
+// Guard digits: eleven for the operations, and those before the point of a logit, since an absolute error of a
+// difference of logits is a relative error of its exponential; ten at least: usual targets then keep the row's sum.
 unsigned working_digits(int digits, double max, double target) {
-  const double size = std::max({1.0, std::abs(max), std::isfinite(target) ? std::abs(target) : 0.0});
+  const double size = std::max({1e10, std::abs(max), std::isfinite(target) ? std::abs(target) : 0.0});
   return static_cast<unsigned>(digits) + 11 + static_cast<unsigned>(std::ceil(std::log10(size)));
 }
 

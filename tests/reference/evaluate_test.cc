@@ -222,7 +222,9 @@ TEST_P(EveryPrecision, GradientFillsAMatrixOfEachType) {
         round_to(values[i].fp32, &as_fp16);
         EXPECT_EQ(bf16[at].bits, as_bf16.bits);
         EXPECT_EQ(fp16[at].bits, as_fp16.bits);
-        if (row == 1) EXPECT_EQ(bits(fp64[at]), 0u);
+        if (row == 1) {
+          EXPECT_EQ(bits(fp64[at]), 0u);
+        }
       }
     }
     EXPECT_EQ(bits(fp64[3 * 33 + 6]), 0u);
