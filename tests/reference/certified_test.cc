@@ -8,6 +8,9 @@
 #include <limits>
 #include <vector>
 
+#include "io/mapped_file.h"
+#include "io/safetensors.h"
+#include "reference/evaluate.h"
 #include "reference/multiprecision.h"
 
 namespace tpce::reference {
@@ -205,6 +208,30 @@ RC_GTEST_PROP(CertifiedProperty, EqualsRoundedMultiprecision, ()) {
   const std::vector<Value> y = rounded.gradients(target, g);
   RC_ASSERT(x.size() == y.size());
   for (std::size_t i = 0; i < x.size(); ++i) same(x[i], y[i]);
+}
+
+// 60 rows of V = 1024, margins 0 to 100, evaluated to 60 digits by another program (tests/data/peers/README.md).
+TEST(Certified, EqualsAnotherProgramsTruth) {
+  const io::SafetensorsFile file(io::MappedFile(TPCE_TEST_DATA "/peers/margins_fp32.safetensors"));
+  const io::Tensor logits = file.tensor("logits");
+  const io::Tensor labels = file.tensor("labels");
+  const io::Tensor losses = file.tensor("truth.loss");
+  const io::Tensor gradients = file.tensor("truth.target_grad");
+  ASSERT_EQ(logits.shape, (std::vector<std::int64_t>{60, 1024}));
+  const ShardPlan plan = ShardPlan::even(1024, 3);
+  const ConstMatrix all = matrix_of(static_cast<const float*>(logits.data), 60, 1024);
+  std::vector<Shard> shards;
+  for (std::int64_t i = 0; i < plan.tp(); ++i) {
+    shards.push_back({all.column_range(plan.first_class(i), plan.width(i)), i});
+  }
+  const Batch batch{plan, shards, Labels(static_cast<const std::int64_t*>(labels.data), 60), 1024};
+  const Evaluation evaluation = evaluate({batch, {}, {}}, {});
+  EXPECT_TRUE(undecided(evaluation, {}).empty());
+  for (std::size_t row = 0; row < 60; ++row) {
+    SCOPED_TRACE(row);
+    EXPECT_EQ(evaluation.rows[row].loss.fp64, static_cast<const double*>(losses.data)[row]);
+    EXPECT_EQ(evaluation.rows[row].target_gradient.fp64, static_cast<const double*>(gradients.data)[row]);
+  }
 }
 
 TEST(Certified, TargetsBesideOneRowDoNotDisturbEachOther) {
