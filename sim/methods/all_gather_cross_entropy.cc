@@ -17,7 +17,7 @@ MemoryLedger AllGatherCrossEntropy::ledger(const Problem& problem) const {
   const HeldTensor scaled = fp32("gradient in fp32");
   const HeldTensor whole{"gradient of the gathered logits", Shape::kAllClasses, problem.logits};
   const HeldTensor gradient{"gradient", Shape::kLocalClasses, problem.logits};
-  return {problem,
+  return {eager_only(problem),
           {
               {"forward: all-gather", {logits, gathered}},
               {"forward: cast", {logits, gathered, cast}},

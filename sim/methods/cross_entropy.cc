@@ -29,14 +29,14 @@ float CrossEntropy::evaluate(const Row<Fp32>& row, float upstream, std::span<flo
 }
 
 MemoryLedger CrossEntropy::ledger(const Problem& problem) const {
-  const auto fp32 = [](const char* name) { return HeldTensor{name, Shape::kLocalClasses, DType::kFloat32}; };
-  const HeldTensor logits{"logits", Shape::kLocalClasses, problem.logits, Holder::kCaller};
+  const auto fp32 = [](const char* name) { return HeldTensor{name, Shape::kAllClasses, DType::kFloat32}; };
+  const HeldTensor logits{"logits", Shape::kAllClasses, problem.logits, Holder::kCaller};
   const HeldTensor cast = fp32("logits in fp32");
   const HeldTensor log_probs = fp32("log-probabilities");
   const HeldTensor grad_log_probs = fp32("gradient of the log-probabilities");
   const HeldTensor scaled = fp32("gradient in fp32");
-  const HeldTensor gradient{"gradient", Shape::kLocalClasses, problem.logits};
-  return {problem,
+  const HeldTensor gradient{"gradient", Shape::kAllClasses, problem.logits};
+  return {eager_only(problem),
           {
               {"forward: cast", {logits, cast}},
               {"forward: log_softmax", {logits, cast, log_probs}},

@@ -42,8 +42,14 @@ struct Phase {
   std::vector<HeldTensor> live;
 };
 
+// For a method of one form, whose ledger does not follow problem.execution.
+inline Problem eager_only(Problem problem) {
+  problem.execution = Execution::kEager;
+  return problem;
+}
+
 struct MemoryLedger {
-  Problem problem;
+  Problem problem;                // its execution is the one described
   std::vector<Phase> phases;      // in the order of time
   std::vector<HeldTensor> saved;  // held between forward and backward
 

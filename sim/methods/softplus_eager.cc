@@ -40,7 +40,7 @@ MemoryLedger SoftplusEager::ledger(const Problem& problem) const {
   const HeldTensor non_target = per_row("sum of exp without the target");
   const HeldTensor sum_exp = per_row("sum of exp");
   const HeldTensor gradient{"gradient", Shape::kLocalClasses, problem.logits};
-  return {problem,
+  return {eager_only(problem),
           {
               {"forward: cast, shift, exp", {logits, buffer, maximum, target}},
               {"forward: sums", {logits, buffer, maximum, target, non_target, sum_exp}},

@@ -42,7 +42,7 @@ MarginRow MarginRow::normal(std::int64_t vocab) {
       logit = static_cast<float>(sum - (std::int64_t{6} << 20)) * 0x1p-20f;
     }
   }
-  return MarginRow(std::move(logits), vocab / 2);
+  return MarginRow(std::move(logits), vocab / 3);
 }
 
 const std::vector<float>& MarginRow::with(float target_logit) {

@@ -20,8 +20,9 @@ class MarginRow {
   // V) and the other logits are finite.
   MarginRow(std::vector<float> logits, std::int64_t target);
 
-  // vocab - 1 other classes with logits close to N(0, 1), or one of logit 0 where vocab is 2, and the target in the
-  // middle. The logits come from mt19937 with seed 1 and exact arithmetic: the same on every machine.
+  // vocab - 1 other classes with logits close to N(0, 1), or one of logit 0 where vocab is 2; the target is class
+  // vocab / 3, at no border of a register, warp or rank that a power of two would give. The logits come from mt19937
+  // with seed 1 and exact arithmetic: the same on every machine.
   static MarginRow normal(std::int64_t vocab);
 
   std::int64_t vocab() const { return static_cast<std::int64_t>(logits_.size()); }

@@ -27,7 +27,7 @@ TEST(MarginRow, MarginIsMeasuredFromTheOtherClasses) {
 TEST(MarginRow, TwoClassesHaveExactMargins) {
   MarginRow row = MarginRow::normal(2);
   EXPECT_EQ(row.target_logit(20.0), 20.0f);
-  EXPECT_EQ(row.with(20.0f), (std::vector<float>{0.0f, 20.0f}));
+  EXPECT_EQ(row.with(20.0f), (std::vector<float>{20.0f, 0.0f}));
 }
 
 TEST(MarginRow, NormalLogitsAreTheSameEverywhere) {

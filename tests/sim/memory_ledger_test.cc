@@ -41,6 +41,11 @@ TEST(MemoryLedger, CutsAnUnevenVocabularyAsTheShardPlanDoes) {
             16384 * ShardPlan::even(50257, 8).width(0) * 2);
 }
 
+TEST(MemoryLedger, SaysWhichExecutionItDescribes) {
+  EXPECT_EQ(ledger("log_softmax", Execution::kCompiled).problem.execution, Execution::kCompiled);
+  EXPECT_EQ(ledger("cross_entropy", Execution::kCompiled).problem.execution, Execution::kEager);
+}
+
 TEST(MemoryLedger, TheCallersLogitsCountOnlyWhenAsked) {
   const MemoryLedger legacy = ledger("log_softmax", Execution::kEager);
   const Phase& cast = legacy.phases.front();
