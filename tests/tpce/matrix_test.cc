@@ -1,34 +1,17 @@
 #include "tpce/matrix.h"
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 
 #include <array>
 #include <cstdint>
 #include <vector>
 
+#include "tests/support/sparse_memory.h"
+
 namespace tpce {
 namespace {
 
-// Zeroed address space that takes memory only where it is written.
-class SparseMemory {
- public:
-  explicit SparseMemory(std::size_t bytes)
-      : bytes_(bytes),
-        data_(mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)) {}
-  ~SparseMemory() {
-    if (ok()) munmap(data_, bytes_);
-  }
-  SparseMemory(const SparseMemory&) = delete;
-  SparseMemory& operator=(const SparseMemory&) = delete;
-
-  bool ok() const { return data_ != MAP_FAILED; }
-  void* data() const { return data_; }
-
- private:
-  std::size_t bytes_;
-  void* data_;
-};
+using testing::SparseMemory;
 
 TEST(Matrix, RowsFollowTheStride) {
   std::array<float, 12> data{};
