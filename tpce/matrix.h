@@ -107,6 +107,14 @@ class Labels {
   std::int64_t size() const { return count_; }
   Place place() const { return place_; }
 
+  // Labels of rows [first, first + count).
+  Labels range(std::int64_t first, std::int64_t count) const {
+    Labels labels = *this;
+    labels.data_ = static_cast<const char*>(data_) + first * (wide_ ? 8 : 4);
+    labels.count_ = count;
+    return labels;
+  }
+
   // Label of row i; host memory only.
   std::int64_t operator[](std::int64_t i) const {
     return wide_ ? static_cast<const std::int64_t*>(data_)[i]

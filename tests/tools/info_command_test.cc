@@ -1,0 +1,68 @@
+// tpce info.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/run_program.h"
+
+namespace tpce::test {
+namespace {
+
+TEST(InfoCommand, NamesVersionBuildBackendsAndLibraries) {
+  const TemporaryDirectory directory;
+  const Output text = run(directory, {"info"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_EQ(text.err, "");
+  for (const char* word : {"tpce 0.", "build", "cpu", "scalar", "simulator", "certified", "MPFR", "Boost"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word;
+  }
+}
+
+TEST(InfoCommand, JsonSaysWhyABackendIsMissing) {
+  const TemporaryDirectory directory;
+  const Output output = run(directory, {"info", "--json"});
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  const auto json = nlohmann::json::parse(output.out);
+  std::vector<std::string> available;
+  for (const auto& backend : json.at("backends")) {
+    if (backend.at("available").get<bool>()) {
+      available.push_back(backend.at("name"));
+    } else {
+      EXPECT_FALSE(backend.at("missing").get<std::string>().empty()) << backend;
+    }
+  }
+  for (const char* name : {"scalar", "reference", "simulator"}) {
+    EXPECT_EQ(std::count(available.begin(), available.end(), name), 1) << name;
+  }
+  EXPECT_EQ(json.at("methods").at(0).at("name"), "canonical");
+  EXPECT_FALSE(json.at("build").at("compiler").get<std::string>().empty());
+  EXPECT_GT(json.at("libraries").size(), 5u);
+}
+
+// The committed hash is what ties all builds together: clang and g++, and later every backend.
+TEST(InfoCommand, FingerprintIsTheCommittedOne) {
+  const TemporaryDirectory directory;
+  const Output output = run(directory, {"info", "--fingerprint"});
+  EXPECT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_EQ(output.out, read_text(TPCE_TEST_DATA "/fingerprint.txt"));
+}
+
+TEST(InfoCommand, FingerprintCasesDiffer) {
+  const TemporaryDirectory directory;
+  const Output output = run(directory, {"info", "--fingerprint", "--json"});
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  const auto json = nlohmann::json::parse(output.out);
+  EXPECT_EQ(json.at("fingerprint").get<std::string>() + "\n", read_text(TPCE_TEST_DATA "/fingerprint.txt"));
+  // A tp has no say in the bits, so the cases of tp 1 and 3 are equal in pairs; other cases are not all the same.
+  std::set<std::string> hashes;
+  for (const auto& [name, hash] : json.at("cases").items()) {
+    hashes.insert(hash.get<std::string>());
+    if (!name.ends_with(" tp=1")) continue;
+    const std::string other = name.substr(0, name.size() - 1) + "3";
+    EXPECT_EQ(hash, json.at("cases").at(other)) << name;
+  }
+  EXPECT_GT(hashes.size(), json.at("cases").size() / 3);
+}
+
+}  // namespace
+}  // namespace tpce::test

@@ -1,0 +1,277 @@
+// tpce loss: what it prints and writes is what the library computes, in every form that the options give it.
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/tools/input_files.h"
+#include "tests/tools/run_program.h"
+#include "tpce/cross_entropy.h"
+#include "tpce/scalar_backend.h"
+
+namespace tpce::test {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string bits(float value) {
+  char text[16];
+  std::snprintf(text, sizeof text, "0x%08x", std::bit_cast<std::uint32_t>(value));
+  return text;
+}
+
+// Runs tpce loss with --json added and reads the object.
+Json loss(const TemporaryDirectory& directory, std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "loss");
+  arguments.push_back("--json");
+  const Output output = run(directory, arguments);
+  EXPECT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_EQ(output.err, "");
+  return Json::parse(output.out, nullptr, false);
+}
+
+struct Expected {
+  Loss loss;
+  std::vector<float> nll;
+  std::vector<float> gradient;
+  float norm = 0.0f;
+};
+
+// By the library, in one batch on one shard.
+template <class Logit>
+Expected expected(const std::vector<Logit>& logits, const std::vector<std::int64_t>& labels, const Options& options) {
+  const auto rows = static_cast<std::int64_t>(labels.size());
+  const auto columns = static_cast<std::int64_t>(logits.size()) / rows;
+  ScalarBackend backend;
+  SelfCommunicator self;
+  const Runtime runtime{.backend = backend, .communicator = self};
+  const ShardPlan plan = ShardPlan::even(columns, 1);
+  const Shard shards[] = {{matrix_of(logits.data(), rows, columns), 0}};
+  Expected result;
+  result.nll.resize(labels.size());
+  result.gradient.resize(logits.size());
+  Forward forward = cross_entropy_forward({plan, shards, Labels(labels.data(), rows), columns}, options,
+                                          {.nll = result.nll.data()}, runtime);
+  const Matrix gradients[] = {matrix_of(result.gradient.data(), rows, columns)};
+  BinnedSum squares;
+  cross_entropy_backward(forward.saved, {}, gradients, runtime, &squares);
+  result.loss = forward.loss;
+  result.norm = gradient_norm(squares);
+  return result;
+}
+
+struct Sample {
+  std::vector<float> logits;
+  std::vector<std::int64_t> labels;
+};
+
+Sample sample(std::int64_t rows, std::int64_t columns) {
+  std::mt19937 random(7);
+  Sample made;
+  for (std::int64_t i = 0; i < rows * columns; ++i)
+    made.logits.push_back(static_cast<float>(random() % 4096) / 256 - 8);
+  for (std::int64_t i = 0; i < rows; ++i) made.labels.push_back(static_cast<std::int64_t>(random()) % columns);
+  return made;
+}
+
+TEST(LossCommand, EqualsTheLibraryForAnyShards) {
+  const TemporaryDirectory directory;
+  const Sample made = sample(5, 67);
+  write_text(directory / "z.safetensors", capture(made.logits, made.labels));
+  const Expected want = expected(made.logits, made.labels, {});
+  const std::vector<std::vector<std::string>> cuts{
+      {}, {"--tp", "2"}, {"--tp", "8"}, {"--tp", "67"}, {"--tp", "100"}, {"--shards", "1,0,60,6"}};
+  for (const auto& cut : cuts) {
+    std::vector<std::string> arguments{directory / "z.safetensors", "--grad", directory / "g.npy", "--per-row",
+                                       directory / "p.npy"};
+    arguments.insert(arguments.end(), cut.begin(), cut.end());
+    const Json json = loss(directory, arguments);
+    EXPECT_EQ(json.at("loss_bits"), bits(want.loss.value));
+    EXPECT_EQ(json.at("loss").get<float>(), want.loss.value);
+    EXPECT_EQ(json.at("loss_fp64").get<double>(), want.loss.value_fp64);
+    EXPECT_EQ(json.at("grad_norm_bits"), bits(want.norm));
+    EXPECT_EQ(json.at("rows"), 5);
+    EXPECT_EQ(json.at("valid_rows"), 5);
+    EXPECT_EQ(json.at("method"), "canonical");
+    EXPECT_EQ(json.at("backend"), "scalar");
+    EXPECT_EQ(json.at("collapsed_rows"), 0);
+    EXPECT_EQ(elements_of<float>(read_text(directory / "g.npy")), want.gradient);
+    EXPECT_EQ(elements_of<float>(read_text(directory / "p.npy")), want.nll);
+  }
+  EXPECT_EQ(directory.names(), (std::vector<std::string>{"g.npy", "p.npy", "z.safetensors"}));
+}
+
+// The program reads 2^22 elements at a time; these rows come in three ranges.
+TEST(LossCommand, RangesOfRowsGiveTheBitsOfOneBatch) {
+  const TemporaryDirectory directory;
+  constexpr std::int64_t kRows = 5, kColumns = 1500000;
+  std::vector<BFloat16> logits(kRows * kColumns);
+  std::mt19937 random(11);
+  for (BFloat16& logit : logits) logit.bits = static_cast<std::uint16_t>(0x3f00 + random() % 256);
+  const std::vector<std::int64_t> labels{17, -100, kColumns - 1, 3, 4};
+  const Expected want = expected(logits, labels, {});
+  write_text(directory / "z.npy", npy("<V2", "(5, 1500000)", bytes_of(logits)));
+  write_text(directory / "t.npy", npy("<i8", "(5,)", bytes_of(labels)));
+  const Json json = loss(directory, {directory / "z.npy", "--labels", directory / "t.npy", "--dtype", "bf16", "--grad",
+                                     directory / "g.safetensors", "--tp", "3"});
+  EXPECT_EQ(json.at("loss_bits"), bits(want.loss.value));
+  EXPECT_EQ(json.at("grad_norm_bits"), bits(want.norm));
+  EXPECT_EQ(json.at("valid_rows"), 4);
+  EXPECT_TRUE(elements_of<float>(read_text(directory / "g.safetensors")) == want.gradient);
+}
+
+// At margin 20 the usual form loses the loss and the target's gradient; z = [20, 0] has that margin exactly.
+TEST(LossCommand, CountsCollapsedRows) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.safetensors", capture({20, 0, 1, 2}, {0, 0}));
+  const std::string file = directory / "z.safetensors";
+  const Json legacy = loss(directory, {file, "--method", "log_softmax", "--per-row", directory / "legacy.npy"});
+  EXPECT_EQ(legacy.at("collapsed_rows"), 1);
+  EXPECT_EQ(legacy.at("backend"), "simulator");
+  EXPECT_EQ(elements_of<float>(read_text(directory / "legacy.npy"))[0], 0.0f);
+  const Json canonical = loss(directory, {file, "--per-row", directory / "canonical.npy"});
+  EXPECT_EQ(canonical.at("collapsed_rows"), 0);
+  const Json certified = loss(directory, {file, "--backend", "reference", "--per-row", directory / "certified.npy"});
+  EXPECT_EQ(certified.at("method"), "certified");
+  EXPECT_EQ(certified.at("collapsed_rows"), 0);
+  EXPECT_EQ(elements_of<float>(read_text(directory / "canonical.npy"))[0], 2.0611537e-9f);
+  EXPECT_EQ(elements_of<float>(read_text(directory / "certified.npy"))[0], 2.0611537e-9f);
+}
+
+TEST(LossCommand, EveryMethodIsNearTheCertifiedValue) {
+  const TemporaryDirectory directory;
+  const Sample made = sample(4, 33);
+  write_text(directory / "z.safetensors", capture(made.logits, made.labels));
+  const std::string file = directory / "z.safetensors";
+  const double truth = loss(directory, {file, "--method", "certified"}).at("loss_fp64");
+  const double norm = loss(directory, {file, "--method", "certified"}).at("grad_norm");
+  const Json info = Json::parse(run(directory, {"info", "--json"}).out);
+  ASSERT_GE(info.at("methods").size(), 9u);
+  for (const auto& method : info.at("methods")) {
+    const Json json = loss(directory, {file, "--method", method.at("name"), "--grad", directory / "g.npy"});
+    // Losses of a few units in fp32 arithmetic, each of some forty roundings: within 40 ulp of 16.
+    EXPECT_NEAR(json.at("loss").get<double>(), truth, 40 * 0x1p-20) << method;
+    EXPECT_NEAR(json.at("grad_norm").get<double>(), norm, 40 * 0x1p-24) << method;
+    EXPECT_EQ(json.at("backend"), method.at("backend"));
+  }
+}
+
+TEST(LossCommand, NoneReducesNothing) {
+  const TemporaryDirectory directory;
+  const Sample made = sample(3, 9);
+  write_text(directory / "z.safetensors", capture(made.logits, made.labels));
+  Options options;
+  options.reduction = Reduction::kNone;
+  const Expected want = expected(made.logits, made.labels, options);
+  const Json json = loss(directory, {directory / "z.safetensors", "--reduction", "none", "--per-row",
+                                     directory / "p.safetensors", "--grad", directory / "g.npy"});
+  EXPECT_TRUE(json.at("loss").is_null());
+  EXPECT_EQ(json.at("loss_bits"), "0x7fc00000");
+  EXPECT_EQ(elements_of<float>(read_text(directory / "p.safetensors")), want.nll);
+  EXPECT_EQ(elements_of<float>(read_text(directory / "g.npy")), want.gradient);
+}
+
+TEST(LossCommand, NothingValidIsNanOrZero) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.safetensors", capture({1, 2, 3, 4}, {7, 7}));
+  const std::vector<std::string> ignored{directory / "z.safetensors", "--ignore-index", "7"};
+  const Json json = loss(directory, ignored);
+  EXPECT_TRUE(json.at("loss").is_null());
+  EXPECT_EQ(json.at("loss_bits"), "0x7fc00000");
+  EXPECT_EQ(json.at("valid_rows"), 0);
+  EXPECT_EQ(json.at("grad_norm"), 0.0);
+  std::vector<std::string> zero = ignored;
+  zero.insert(zero.end(), {"--empty-mean", "zero"});
+  EXPECT_EQ(loss(directory, zero).at("loss"), 0.0);
+}
+
+TEST(LossCommand, NegativeIgnoreIndexIsAValue) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.safetensors", capture({1, 2, 3, 4}, {-1, 1}));
+  EXPECT_EQ(loss(directory, {directory / "z.safetensors", "--ignore-index", "-1"}).at("valid_rows"), 1);
+}
+
+TEST(LossCommand, ARowThatIsNotFiniteIsNanOrAnError) {
+  const TemporaryDirectory directory;
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  write_text(directory / "z.safetensors", capture({1, 2, nan, 4}, {0, 1}));
+  EXPECT_TRUE(loss(directory, {directory / "z.safetensors"}).at("loss").is_null());
+  const Output refused = run(directory, {"loss", directory / "z.safetensors", "--non-finite", "error"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("row 1"), std::string::npos) << refused.err;
+}
+
+TEST(LossCommand, PaddingCarriesNoMass) {
+  const TemporaryDirectory directory;
+  write_text(directory / "padded.safetensors", capture({1, 2, 900, 3, 4, 900}, {0, 1}));
+  write_text(directory / "plain.safetensors", capture({1, 2, 3, 4}, {0, 1}));
+  const Json padded =
+      loss(directory, {directory / "padded.safetensors", "--vocab", "2", "--grad", directory / "g.npy"});
+  EXPECT_EQ(padded.at("loss_bits"), loss(directory, {directory / "plain.safetensors"}).at("loss_bits"));
+  EXPECT_EQ(padded.at("vocab"), 2);
+  EXPECT_EQ(elements_of<float>(read_text(directory / "g.npy"))[2], 0.0f);
+}
+
+TEST(LossCommand, GradientTypes) {
+  const TemporaryDirectory directory;
+  const Sample made = sample(2, 5);
+  write_text(directory / "z.safetensors", capture(made.logits, made.labels));
+  const Expected want = expected(made.logits, made.labels, {});
+  const std::string file = directory / "z.safetensors";
+  loss(directory, {file, "--grad", directory / "g.npy", "--grad-dtype", "bf16"});
+  EXPECT_NE(read_text(directory / "g.npy").find("'<V2'"), std::string::npos);
+  const auto bf16 = elements_of<BFloat16>(read_text(directory / "g.npy"));
+  loss(directory, {file, "--grad", directory / "g.safetensors", "--grad-dtype", "bf16"});
+  EXPECT_NE(read_text(directory / "g.safetensors").find("BF16"), std::string::npos);
+  EXPECT_EQ(data_of(read_text(directory / "g.safetensors")), data_of(read_text(directory / "g.npy")));
+  loss(directory, {file, "--grad", directory / "g.npy", "--grad-dtype", "fp16"});
+  const auto fp16 = elements_of<Float16>(read_text(directory / "g.npy"));
+  ASSERT_EQ(bf16.size(), want.gradient.size());
+  ASSERT_EQ(fp16.size(), want.gradient.size());
+  for (std::size_t i = 0; i < want.gradient.size(); ++i) {
+    BFloat16 b;
+    Float16 h;
+    round_to(want.gradient[i], &b);
+    round_to(want.gradient[i], &h);
+    EXPECT_EQ(bf16[i].bits, b.bits);
+    EXPECT_EQ(fp16[i].bits, h.bits);
+  }
+}
+
+TEST(LossCommand, WideLogitsNeedACastOrAReference) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.npy", npy("<f8", "(1, 2)", bytes_of(std::vector<double>{20.0000000001, 0})));
+  write_text(directory / "t.npy", npy("<i4", "(1,)", bytes_of(std::vector<std::int32_t>{0})));
+  const std::vector<std::string> input{directory / "z.npy", "--labels", directory / "t.npy"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), input.begin(), input.end());
+    return more;
+  };
+  std::vector<std::string> plain = with({});
+  plain.insert(plain.begin(), "loss");
+  const Output refused = run(directory, plain);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("fp64"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("--cast fp32"), std::string::npos) << refused.err;
+  EXPECT_EQ(loss(directory, with({"--cast", "fp32"})).at("loss").get<float>(), 2.0611537e-9f);
+  // Two functions of the C library, each within an ulp, and a factor of 1 for the error that log1p carries on.
+  const double truth = std::log1p(std::exp(-20.0000000001));
+  const double certified = loss(directory, with({"--method", "certified"})).at("loss_fp64");
+  EXPECT_NEAR(certified, truth, 3 * 0x1p-52 * truth);
+}
+
+TEST(LossCommand, TextNamesWhatWasComputed) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.safetensors", capture({20, 0}, {0}));
+  const Output output = run(directory, {"loss", directory / "z.safetensors"});
+  EXPECT_EQ(output.exit_code, 0);
+  EXPECT_EQ(output.err, "");  // no progress line in a pipe
+  for (const char* word : {"0x310da433", "canonical", "tp 1", "1 x 2"}) {
+    EXPECT_NE(output.out.find(word), std::string::npos) << word << "\n" << output.out;
+  }
+}
+
+}  // namespace
+}  // namespace tpce::test

@@ -1,0 +1,376 @@
+#include "tools/evaluate.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "io/error.h"
+#include "reference/evaluate.h"
+#include "sim/methods/method.h"
+#include "tools/progress.h"
+#include "tpce/checks.h"
+#include "tpce/scalar_backend.h"
+
+namespace tpce::tools {
+
+namespace {
+
+// Memory for one range of rows of the gradient, which is also what progress is shown by.
+constexpr std::int64_t kRangeElements = std::int64_t{1} << 22;
+
+std::vector<std::string> backends_that_are_here() {
+  std::vector<std::string> names;
+  for (const BackendInfo& backend : backends()) {
+    if (backend.missing.empty()) names.push_back(backend.name);
+  }
+  return names;
+}
+
+std::vector<std::string> methods_of(std::string_view backend) {
+  std::vector<std::string> names;
+  for (const MethodInfo& method : methods()) {
+    if (method.backend == backend) names.push_back(method.name);
+  }
+  return names;
+}
+
+const MethodInfo& find_method(std::string_view name) {
+  std::vector<std::string> names;
+  for (const MethodInfo& method : methods()) {
+    if (method.name == name) return method;
+    names.push_back(method.name);
+  }
+  throw std::invalid_argument(
+      fmt::format("method: got {}, expected one of {}", io::quote(name), fmt::join(names, ", ")));
+}
+
+void check_backend(std::string_view name) {
+  for (const BackendInfo& backend : backends()) {
+    if (backend.name != name) continue;
+    if (backend.missing.empty()) return;
+    throw std::invalid_argument(fmt::format("backend: {} is missing: {}; here are {}", name, backend.missing,
+                                            fmt::join(backends_that_are_here(), ", ")));
+  }
+  throw std::invalid_argument(
+      fmt::format("backend: got {}, expected one of {}", io::quote(name), fmt::join(backends_that_are_here(), ", ")));
+}
+
+// The file as the library sees it: shards that are column slices of the mapped matrix, and any range of its rows.
+class Problem {
+ public:
+  Problem(const io::LogitsFile& file, const Request& request)
+      : logits_(file.logits()),
+        labels_(file.labels()),
+        plan_(request.shards.empty() ? ShardPlan::even(logits_.cols, request.tp)
+                                     : ShardPlan::from_widths(logits_.cols, request.shards)),
+        vocab_(request.vocab.value_or(logits_.cols)) {
+    if (request.cast_to_fp32 && logits_.dtype == DType::kFloat64) cast();
+    range_rows_ = std::clamp<std::int64_t>(kRangeElements / logits_.cols, 1, std::max<std::int64_t>(rows(), 1));
+  }
+  // Ranges point into the plan and the cast.
+  Problem(const Problem&) = delete;
+  Problem& operator=(const Problem&) = delete;
+
+  struct Range {
+    std::vector<Shard> shards;
+    Labels labels;
+    Batch batch;
+    std::int64_t first;
+  };
+
+  // The returned object owns the shards that its batch views.
+  std::unique_ptr<Range> range(std::int64_t first, std::int64_t count) const {
+    std::vector<Shard> shards;
+    const ConstMatrix logits = logits_.row_range(first, count);
+    for (std::int64_t s = 0; s < plan_.tp(); ++s) {
+      shards.push_back({logits.column_range(plan_.first_class(s), plan_.width(s)), s});
+    }
+    const Labels labels = labels_.range(first, count);
+    auto range = std::make_unique<Range>(Range{std::move(shards), labels, {plan_, {}, labels, vocab_}, first});
+    range->batch.shards = range->shards;
+    return range;
+  }
+  std::unique_ptr<Range> whole() const { return range(0, rows()); }
+
+  // Calls visit for ranges of rows that cover the file, in order.
+  template <class Visit>
+  void for_each_range(Visit&& visit) const {
+    for (std::int64_t first = 0; first < rows(); first += range_rows_) {
+      visit(*range(first, std::min(range_rows_, rows() - first)));
+    }
+  }
+
+  std::int64_t rows() const { return labels_.size(); }
+  std::int64_t columns() const { return logits_.cols; }
+  std::int64_t range_rows() const { return range_rows_; }
+  std::int64_t vocab() const { return vocab_; }
+  DType dtype() const { return logits_.dtype; }
+  const ShardPlan& plan() const { return plan_; }
+
+ private:
+  void cast() {
+    cast_.resize(static_cast<std::size_t>(logits_.rows * logits_.cols));
+    for (std::int64_t i = 0; i < logits_.rows; ++i) {
+      const double* from = logits_.row<double>(i);
+      std::transform(from, from + logits_.cols, cast_.begin() + i * logits_.cols,
+                     [](double x) { return static_cast<float>(x); });
+    }
+    logits_ = matrix_of(static_cast<const float*>(cast_.data()), logits_.rows, logits_.cols);
+  }
+
+  ConstMatrix logits_;
+  Labels labels_;
+  ShardPlan plan_;
+  std::int64_t vocab_;
+  std::vector<float> cast_;
+  std::int64_t range_rows_ = 1;
+};
+
+// Rows of the gradient, [rows, columns], and its shards as column slices.
+class GradientRows {
+ public:
+  GradientRows(const ShardPlan& plan, DType dtype, std::int64_t rows)
+      : plan_(plan), memory_(static_cast<std::size_t>(rows * plan.columns()) * size_of(dtype)) {
+    matrix_ = {memory_.data(), dtype, rows, plan.columns(), plan.columns(), {}};
+  }
+
+  Matrix rows(std::int64_t count) const { return matrix_.row_range(0, count); }
+
+  std::vector<Matrix> shards(std::int64_t count) const {
+    std::vector<Matrix> slices;
+    for (std::int64_t s = 0; s < plan_.tp(); ++s) {
+      slices.push_back(rows(count).column_range(plan_.first_class(s), plan_.width(s)));
+    }
+    return slices;
+  }
+
+ private:
+  const ShardPlan& plan_;
+  std::vector<std::byte> memory_;
+  Matrix matrix_;
+};
+
+// Losses of the rows by the canonical method, and what its backward needs.
+struct CanonicalForward {
+  LossSum sum;
+  std::vector<float> nll;
+  std::vector<Saved> saved;  // one a range
+};
+
+CanonicalForward canonical_forward(const Problem& problem, const Options& options, Backend& backend,
+                                   Progress& progress) {
+  SelfCommunicator self;
+  check_batch(problem.whole()->batch, options, backend, self);
+  // Sums of ranges merge to the bits of the whole; rows that are errors are named by their place in the whole.
+  Options of_ranges = options;
+  of_ranges.reduction = Reduction::kSum;
+  of_ranges.non_finite_row = NonFiniteRow::kNan;
+  CanonicalForward result;
+  result.nll.resize(static_cast<std::size_t>(problem.rows()));
+  problem.for_each_range([&](const Problem::Range& range) {
+    Forward forward = cross_entropy_forward(range.batch, of_ranges, {.nll = result.nll.data() + range.first},
+                                            {.backend = backend, .communicator = self});
+    merge(result.sum, forward.sum, range.first);
+    result.saved.push_back(std::move(forward.saved));
+    progress.advance(range.batch.rows());
+  });
+  check_rows(result.sum, options);
+  return result;
+}
+
+Evaluation evaluate_canonical(const Problem& problem, const Options& options, const GradientSink* sink) {
+  ScalarBackend backend;
+  SelfCommunicator self;
+  Progress progress("loss", 2 * problem.rows());
+  CanonicalForward forward = canonical_forward(problem, options, backend, progress);
+
+  const std::int64_t divisor = options.reduction == Reduction::kMean ? forward.sum.valid_rows : 1;
+  const Upstream upstream{.scalar = 1.0 / static_cast<double>(divisor)};
+  const GradientRows gradient(problem.plan(), sink != nullptr ? sink->dtype : DType::kFloat32,
+                              sink != nullptr ? problem.range_rows() : 0);
+  BinnedSum squares;
+  for (Saved& saved : forward.saved) {
+    const std::int64_t count = saved.batch().rows();
+    std::vector<Matrix> shards;
+    if (sink != nullptr) shards = gradient.shards(count);
+    cross_entropy_backward(saved, upstream, shards, {.backend = backend, .communicator = self}, &squares);
+    if (sink != nullptr) sink->rows(gradient.rows(count));
+    progress.advance(count);
+  }
+  return {.loss = reduced_loss(forward.sum, problem.rows(), options),
+          .nll = std::move(forward.nll),
+          .gradient_norm = gradient_norm(squares)};
+}
+
+// The fp32 losses that the canonical method gives the rows, where it takes the logits; else nothing.
+std::vector<float> canonical_nll(const Problem& problem, Options options) {
+  if (problem.dtype() == DType::kFloat64) return {};
+  ScalarBackend backend;
+  options.non_finite_row = NonFiniteRow::kNan;
+  Progress progress("canonical loss", problem.rows());
+  return canonical_forward(problem, options, backend, progress).nll;
+}
+
+Evaluation evaluate_simulated(const Problem& problem, const MethodInfo& method, const Options& options,
+                              const GradientSink* sink) {
+  const auto whole = problem.whole();
+  const GradientRows gradient(problem.plan(), sink != nullptr ? sink->dtype : DType::kFloat32,
+                              sink != nullptr ? problem.rows() : 0);
+  std::vector<Matrix> shards;
+  if (sink != nullptr) shards = gradient.shards(problem.rows());
+  const sim::MethodInput input{.batch = whole->batch, .options = options, .gradients = shards};
+  const sim::MethodOutput output = sim::run(sim::method_from_name(method.name), input);
+  if (sink != nullptr) sink->rows(gradient.rows(problem.rows()));
+  const float loss = output.loss.value_or(canonical_nan());
+  return {.loss = {.value_fp64 = static_cast<double>(loss),
+                   .value = loss,
+                   .rows = problem.rows(),
+                   .valid_rows = output.valid_rows},
+          .nll = output.nll,
+          .gradient_norm = output.grad_norm};
+}
+
+Evaluation evaluate_reference(const Problem& problem, const MethodInfo& method, const Options& options,
+                              const GradientSink* sink) {
+  const reference::Method precision{.precision = reference::precision_from_name(method.name)};
+  const auto whole = problem.whole();
+  const reference::Upstream upstream = reference::upstream_of_reduction(whole->labels, options);
+  const reference::Evaluation truth = reference::evaluate({whole->batch, options, upstream}, precision);
+
+  Evaluation evaluation{.loss = {.value_fp64 = static_cast<double>(canonical_nan()),
+                                 .value = canonical_nan(),
+                                 .rows = problem.rows(),
+                                 .valid_rows = truth.valid_rows}};
+  if (truth.reduced) {
+    evaluation.loss.value_fp64 = truth.reduced->fp64;
+    evaluation.loss.value = truth.reduced->fp32;
+  }
+  for (const reference::RowTruth& row : truth.rows) evaluation.nll.push_back(row.loss.fp32);
+  if (precision.precision == reference::Precision::kCertified) {
+    evaluation.warnings = reference::undecided(truth, precision);
+  }
+
+  // The norm is of the fp32 gradient, whatever type the sink takes.
+  const GradientRows gradient(problem.plan(), DType::kFloat32, problem.range_rows());
+  const GradientRows rounded(problem.plan(), sink != nullptr ? sink->dtype : DType::kFloat32,
+                             sink != nullptr ? problem.range_rows() : 0);
+  BinnedSum squares;
+  std::int64_t uncertain = 0;
+  Progress progress("gradient", problem.rows());
+  problem.for_each_range([&](const Problem::Range& range) {
+    const std::int64_t count = range.batch.rows();
+    const Matrix rows = gradient.rows(count);
+    uncertain += reference::gradient({range.batch, options, upstream}, precision, rows);
+    for (std::int64_t i = 0; i < count; ++i) {
+      for (std::int64_t j = 0; j < problem.columns(); ++j) add_square(squares, rows.row<float>(i)[j]);
+    }
+    if (sink != nullptr && sink->dtype == DType::kFloat32) sink->rows(rows);
+    if (sink != nullptr && sink->dtype != DType::kFloat32) {
+      visit_dtype(sink->dtype, [&](auto element) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          auto* to = rounded.rows(count).row<decltype(element)>(i);
+          for (std::int64_t j = 0; j < problem.columns(); ++j) round_to(rows.row<float>(i)[j], &to[j]);
+        }
+      });
+      sink->rows(rounded.rows(count));
+    }
+    progress.advance(count);
+  });
+  if (precision.precision == reference::Precision::kCertified && uncertain > 0) {
+    evaluation.warnings.push_back(fmt::format("{} gradients not decided with {} bits", uncertain, precision.max_bits));
+  }
+  evaluation.gradient_norm = gradient_norm(squares);
+  return evaluation;
+}
+
+std::int64_t count_collapsed(const std::vector<float>& nll, const std::vector<float>& canonical) {
+  std::int64_t collapsed = 0;
+  for (std::size_t i = 0; i < canonical.size(); ++i) collapsed += nll[i] == 0.0f && canonical[i] != 0.0f;
+  return collapsed;
+}
+
+}  // namespace
+
+const std::vector<MethodInfo>& methods() {
+  static const std::vector<MethodInfo> all = [] {
+    std::vector<MethodInfo> list{{.name = "canonical",
+                                  .backend = "scalar",
+                                  .summary = "order-free and collapse-free: the same bits for every tp",
+                                  .bits_depend_on_tp = false}};
+    const std::pair<std::string_view, std::string_view> references[] = {
+        {"certified", "the correctly rounded value, proved by interval arithmetic"},
+        {"multiprecision", "the definition in 50 decimal digits"},
+        {"fp64", "the definition in careful fp64"},
+    };
+    for (const auto& [name, summary] : references) {
+      list.push_back({std::string(name), "reference", std::string(summary), false});
+    }
+    for (const sim::Method* method : sim::methods()) {
+      list.push_back({std::string(method->name()), "simulator", std::string(method->summary()), true});
+    }
+    return list;
+  }();
+  return all;
+}
+
+const std::vector<BackendInfo>& backends() {
+  static const std::vector<BackendInfo> all{
+      {"scalar", "", "the canonical method in its plainest form, one row at a time"},
+      {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
+      {"simulator", "", "the methods that fail, each in a stated order of sums"},
+      {"simd", "not part of this version", "the canonical method in vector instructions"},
+      {"gpu", "not part of this version", "the canonical method on CUDA devices"},
+      {"mpi", "not part of this version", "the canonical method over ranks of an MPI launcher"},
+  };
+  return all;
+}
+
+MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend) {
+  if (backend) check_backend(*backend);
+  if (!method && !backend) return {find_method("canonical"), "scalar"};
+  if (!method) {
+    if (*backend == "reference") return {find_method("certified"), "reference"};
+    if (*backend == "simulator") {
+      throw std::invalid_argument(
+          fmt::format("backend: simulator needs a method: one of {}", fmt::join(methods_of("simulator"), ", ")));
+    }
+    return {find_method("canonical"), *backend};
+  }
+  const MethodInfo& info = find_method(*method);
+  if (backend && info.backend != *backend) {
+    throw std::invalid_argument(fmt::format("backend: {} cannot run method {}, expected {}; {} runs {}", *backend,
+                                            info.name, info.backend, *backend, fmt::join(methods_of(*backend), ", ")));
+  }
+  return {info, info.backend};
+}
+
+Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, const Request& request,
+                    const GradientSink* sink) {
+  try {
+    const Problem problem(file, request);
+    const MethodInfo& method = request.choice.method;
+    Evaluation evaluation;
+    if (request.choice.backend == "scalar") {
+      evaluation = evaluate_canonical(problem, request.options, sink);
+    } else {
+      evaluation = request.choice.backend == "simulator" ? evaluate_simulated(problem, method, request.options, sink)
+                                                         : evaluate_reference(problem, method, request.options, sink);
+      evaluation.collapsed_rows = count_collapsed(evaluation.nll, canonical_nll(problem, request.options));
+    }
+    evaluation.tp = problem.plan().tp();
+    evaluation.vocab = problem.vocab();
+    return evaluation;
+  } catch (const std::invalid_argument& error) {
+    std::string message = io::printable(file_name) + ": " + error.what();
+    if (file.logits().dtype == DType::kFloat64 && !request.cast_to_fp32) {
+      message += " (--cast fp32, or --method certified, multiprecision or fp64)";
+    }
+    throw std::invalid_argument(message);
+  }
+}
+
+}  // namespace tpce::tools

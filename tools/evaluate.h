@@ -1,0 +1,74 @@
+// One evaluation of a logits file by any method: what `tpce loss` and `tpce golden` share.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "io/logits_file.h"
+#include "tpce/cross_entropy.h"
+
+namespace tpce::tools {
+
+struct MethodInfo {
+  std::string name;
+  std::string backend;  // that runs it when none is asked for
+  std::string summary;
+  bool bits_depend_on_tp = false;
+};
+
+// Every method that this build has, the canonical one first.
+const std::vector<MethodInfo>& methods();
+
+struct BackendInfo {
+  std::string name;
+  std::string missing;  // why this build lacks it; empty where it is there
+  std::string summary;
+};
+
+// Every backend that the project knows, missing ones too.
+const std::vector<BackendInfo>& backends();
+
+// The method and the backend that runs it, where either may be left open: canonical; reference alone means certified.
+// Throws std::invalid_argument that lists what would do.
+struct MethodChoice {
+  MethodInfo method;
+  std::string backend;
+};
+MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend);
+
+struct Request {
+  MethodChoice choice;
+  std::int64_t tp = 1;
+  std::vector<std::int64_t> shards;   // widths; where there are any, tp is not used
+  std::optional<std::int64_t> vocab;  // default: every column
+  bool cast_to_fp32 = false;          // fp64 logits are rounded to fp32 first
+  Options options;
+};
+
+// Receives the rows of the gradient in order, [rows, columns of the file], as they are made.
+struct GradientSink {
+  DType dtype = DType::kFloat32;
+  std::function<void(const ConstMatrix& rows)> rows;
+};
+
+struct Evaluation {
+  Loss loss;
+  std::vector<float> nll = {};      // [T]
+  float gradient_norm = 0.0f;       // of the fp32 gradient, before it is rounded to the sink's type
+  std::int64_t collapsed_rows = 0;  // loss exactly 0 although the canonical loss of the row is not
+  std::int64_t tp = 1;
+  std::int64_t vocab = 0;
+  std::vector<std::string> warnings = {};  // values that the certified method could not decide
+};
+
+// Loss, gradient norm and, where sink is not null, gradient. The canonical and the reference methods hold a few rows of
+// the gradient at a time; the simulated ones, whose bits depend on how rows are reduced, hold all of it.
+// Throws std::invalid_argument that names the file and what was expected.
+Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, const Request& request,
+                    const GradientSink* sink);
+
+}  // namespace tpce::tools

@@ -1,0 +1,156 @@
+// tpce info: what this program is, what it runs on, and the bits it computes.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <gmp.h>
+#include <mpfi.h>
+#include <mpfr.h>
+#include <openssl/crypto.h>
+
+#include <array>
+#include <boost/version.hpp>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <thread>
+
+#include "tools/build_info.h"
+#include "tools/command.h"
+#include "tools/evaluate.h"
+#include "tools/fingerprint.h"
+#include "tools/output.h"
+#include "tpce/scalar_backend.h"
+
+namespace tpce::tools {
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  tpce info
+  tpce info --json
+  tpce info --fingerprint
+      the hash of a fixed suite of losses and gradients: equal on every machine, compiler and backend)";
+
+struct InfoCommand {
+  bool json = false;
+  bool fingerprint = false;
+
+  int run() const;
+};
+
+struct Cpu {
+  std::string model = "unknown";
+  std::vector<std::string> features;  // those that a kernel of cross entropy may use
+  unsigned threads = std::thread::hardware_concurrency();
+};
+
+Cpu read_cpu() {
+  constexpr std::array kFeatures{"fma",         "f16c",  "avx2", "avx512f", "avx512bw", "avx512vl",
+                                 "avx512_bf16", "asimd", "fphp", "sve",     "sve2",     "bf16"};
+  Cpu cpu;
+  std::ifstream file("/proc/cpuinfo");
+  std::string all_features;
+  for (std::string line; std::getline(file, line) && !line.empty();) {  // the first processor
+    const std::size_t colon = line.find(':');
+    if (colon == std::string::npos) continue;
+    const std::string key = line.substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    const std::string value = colon + 2 < line.size() ? line.substr(colon + 2) : "";
+    if (key == "model name") cpu.model = value;
+    if (key == "flags" || key == "Features") all_features = value;
+  }
+  std::istringstream words(all_features);
+  for (std::string word; words >> word;) {
+    for (const char* feature : kFeatures) {
+      if (word == feature) cpu.features.push_back(word);
+    }
+  }
+  return cpu;
+}
+
+struct Library {
+  std::string name;
+  std::string version;
+};
+
+// Run-time versions where the library tells them.
+std::vector<Library> libraries() {
+  return {{"CLI11", CLI11_VERSION},
+          {"fmt", fmt::format("{}.{}.{}", FMT_VERSION / 10000, FMT_VERSION / 100 % 100, FMT_VERSION % 100)},
+          {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
+                                        NLOHMANN_JSON_VERSION_PATCH)},
+          {"OpenSSL", OpenSSL_version(OPENSSL_VERSION_STRING)},
+          {"Boost", fmt::format("{}.{}.{}", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000, BOOST_VERSION % 100)},
+          {"GMP", gmp_version},
+          {"MPFR", mpfr_get_version()},
+          {"MPFI", mpfi_get_version()}};
+}
+
+nlohmann::ordered_json to_json(const Cpu& cpu) {
+  nlohmann::ordered_json json{
+      {"version", TPCE_VERSION},
+      {"build", {{"compiler", TPCE_COMPILER}, {"type", TPCE_BUILD_TYPE}, {"flags", TPCE_FLAGS}}},
+      {"cpu", {{"model", cpu.model}, {"threads", cpu.threads}, {"features", cpu.features}}}};
+  for (const BackendInfo& backend : backends()) {
+    nlohmann::ordered_json entry{{"name", backend.name}, {"available", backend.missing.empty()}};
+    if (!backend.missing.empty()) entry["missing"] = backend.missing;
+    entry["summary"] = backend.summary;
+    json["backends"].push_back(std::move(entry));
+  }
+  for (const MethodInfo& method : methods()) {
+    json["methods"].push_back({{"name", method.name}, {"backend", method.backend}, {"summary", method.summary}});
+  }
+  for (const Library& library : libraries()) json["libraries"][library.name] = library.version;
+  return json;
+}
+
+std::string to_text(const Cpu& cpu) {
+  std::string text =
+      fmt::format("tpce {}\n\nbuild      {}, {}, {}\n", TPCE_VERSION, TPCE_COMPILER, TPCE_BUILD_TYPE, TPCE_FLAGS);
+  text +=
+      fmt::format("cpu        {}, {} threads; {}\n\nbackends\n", cpu.model, cpu.threads, fmt::join(cpu.features, " "));
+  for (const BackendInfo& backend : backends()) {
+    text += fmt::format("  {:<25} {}{}\n", backend.name, backend.summary,
+                        backend.missing.empty() ? "" : ": missing, " + backend.missing);
+  }
+  text += "\nmethods\n";
+  for (const MethodInfo& method : methods()) {
+    text += fmt::format("  {:<25} {}: {}\n", method.name, method.backend, method.summary);
+  }
+  text += "\nlibraries\n";
+  for (const Library& library : libraries()) text += fmt::format("  {:<25} {}\n", library.name, library.version);
+  return text;
+}
+
+int InfoCommand::run() const {
+  if (!fingerprint) {
+    if (json) {
+      print_json(to_json(read_cpu()));
+    } else {
+      print(to_text(read_cpu()));
+    }
+    return 0;
+  }
+  ScalarBackend backend;
+  const std::vector<FingerprintCase> cases = fingerprint_cases(backend);
+  if (!json) {
+    print(tools::fingerprint(cases) + "\n");
+    return 0;
+  }
+  nlohmann::ordered_json by_name;
+  for (const FingerprintCase& test : cases) by_name[test.name] = test.sha256;
+  print_json({{"fingerprint", tools::fingerprint(cases)}, {"cases", by_name}});
+  return 0;
+}
+
+}  // namespace
+
+std::vector<Command> add_info(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("info", "version, build, CPU, backends, methods and libraries");
+  app->footer(kExamples);
+  auto command = std::make_shared<InfoCommand>();
+  app->add_flag("--json", command->json, "print one JSON object");
+  app->add_flag("--fingerprint", command->fingerprint,
+                "compute a fixed suite of cases and print the SHA-256 of their bits; with --json, of each case too");
+  return {{app, [command] { return command->run(); }}};
+}
+
+}  // namespace tpce::tools

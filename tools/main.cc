@@ -1,0 +1,99 @@
+// The program tpce. Exit codes: 0 done, 1 a comparison found a difference, 2 an error, told in one line on stderr.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include "io/atomic_file.h"
+#include "tools/build_info.h"
+#include "tools/command.h"
+#include "tools/output.h"
+
+namespace {
+
+constexpr int kErrorExit = 2;
+
+// Only async-signal-safe calls: no file half written is left, and the process ends.
+extern "C" void stop_cleanly(int signal) {
+  tpce::io::remove_temporary_files();
+  if (isatty(STDERR_FILENO) == 1) (void)!write(STDERR_FILENO, "\n", 1);
+  _exit(128 + signal);
+}
+
+// A mapped file was shortened by somebody else while it was read.
+extern "C" void input_vanished(int) {
+  tpce::io::remove_temporary_files();
+  constexpr char kMessage[] = "tpce: error: an input file became shorter while it was read\n";
+  (void)!write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
+  _exit(kErrorExit);
+}
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction current {};
+  sigaction(signal, nullptr, &current);
+  if (current.sa_handler == SIG_IGN) return;  // as under nohup
+  struct sigaction action {};
+  action.sa_handler = handler;
+  sigaction(signal, &action, nullptr);
+}
+
+int run(int argc, char** argv) {
+  CLI::App program(
+      "Tensor-parallel cross entropy with the same bits for every tp, shard, thread count and instruction set.",
+      "tpce");
+  program.set_version_flag("--version", std::string("tpce ") + TPCE_VERSION, "print the version and exit");
+  program.set_help_flag("-h,--help", "print this help and exit");
+  program.option_defaults()->always_capture_default();
+  program.footer(R"(Examples:
+  tpce loss capture.safetensors
+  tpce golden make step1.safetensors step2.safetensors --out golden.txt
+  tpce golden check golden.txt step1.safetensors step2.safetensors --tp 8
+  tpce COMMAND --help
+
+Exit codes: 0 done; 1 a comparison found a difference; 2 an error, told in one line on stderr.)");
+
+  std::vector<tpce::tools::Command> commands;
+  for (const auto add : {tpce::tools::add_loss, tpce::tools::add_info}) {
+    for (tpce::tools::Command& command : add(program)) commands.push_back(std::move(command));
+  }
+  try {
+    program.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    std::ostringstream text;
+    program.exit(request, text, text);
+    tpce::tools::print(text.str());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    const CLI::App* at = &program;
+    std::string name = "tpce";
+    while (!at->get_subcommands().empty()) {
+      at = at->get_subcommands().front();
+      name += " " + at->get_name();
+    }
+    tpce::tools::report("error", fmt::format("{}; see {} --help", error.what(), name));
+    return kErrorExit;
+  }
+  for (const tpce::tools::Command& command : commands) {
+    if (command.app->parsed()) return command.run();
+  }
+  tpce::tools::report("error", "expected a command; see tpce --help");
+  return kErrorExit;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) handle(signal, stop_cleanly);
+  handle(SIGBUS, input_vanished);
+  try {
+    return run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    tpce::tools::report("error", "not enough memory");
+  } catch (const std::exception& error) {
+    tpce::tools::report("error", error.what());
+  }
+  return kErrorExit;
+}

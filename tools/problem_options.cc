@@ -1,0 +1,135 @@
+#include "tools/problem_options.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <stdexcept>
+#include <system_error>
+
+#include "io/error.h"
+
+namespace tpce::tools {
+
+namespace {
+
+std::string method_names() {
+  std::vector<std::string> names;
+  for (const MethodInfo& method : methods()) names.push_back(method.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string backend_names() {
+  std::vector<std::string> names;
+  for (const BackendInfo& backend : backends()) {
+    if (backend.missing.empty()) names.push_back(backend.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+// Decimal and within 64 bits. CLI11 alone reads "010" as 8 and a number too large as the largest.
+CLI::Validator whole_number() {
+  return CLI::Validator(
+      [](std::string& text) {
+        std::int64_t value = 0;
+        const char* end = text.data() + text.size();
+        const auto [stopped, error] = std::from_chars(text.data(), end, value);
+        if (error != std::errc() || stopped != end) {
+          return fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text));
+        }
+        text = std::to_string(value);
+        return std::string();
+      },
+      "");
+}
+
+// "1000,0,24": at least one width. Whether they add up is for the shard plan to say.
+std::vector<std::int64_t> parse_widths(const std::string& text) {
+  std::vector<std::int64_t> widths;
+  const char* at = text.data();
+  const char* end = at + text.size();
+  for (;;) {
+    std::int64_t width = 0;
+    const auto [stopped, error] = std::from_chars(at, end, width);
+    if (error != std::errc() || (stopped != end && *stopped != ',')) {
+      throw std::invalid_argument(
+          fmt::format("shards: got {}, expected widths separated by commas, such as 1000,0,24", io::quote(text)));
+    }
+    widths.push_back(width);
+    if (stopped == end) return widths;
+    at = stopped + 1;
+  }
+}
+
+}  // namespace
+
+void ProblemOptions::add_problem_to(CLI::App& command) {
+  command.add_option("--labels", labels_, "labels [T], int32 or int64, in a file of their own")->type_name("FILE");
+  command.add_option("--tensor", tensor_, "name of the logits in a .safetensors file")->type_name("NAME");
+  command.add_option("--label-tensor", label_tensor_, "name of the labels in a .safetensors file")->type_name("NAME");
+  command
+      .add_option("--dtype", dtype_,
+                  "element type of the logits: fp32, fp64, bf16 or fp16; bf16 reads a .npy of uint16 or <V2 as bf16")
+      ->type_name("TYPE");
+  command.add_option("--cast", cast_, "fp32: round fp64 logits to fp32 first, which the canonical method needs")
+      ->type_name("TYPE");
+  command.add_option("--vocab", vocab_, "classes; columns beyond are padding, carry no mass and get gradient 0")
+      ->type_name("N")
+      ->transform(whole_number());
+  command.add_option("--ignore-index", options.ignore_index, "rows with this label are ignored")
+      ->type_name("K")
+      ->transform(whole_number());
+  command.add_option("--reduction", reduction_, "none, sum or mean over the rows that are not ignored")
+      ->type_name("NAME");
+  command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored: nan or zero")
+      ->type_name("NAME");
+  command
+      .add_option("--non-finite", non_finite_,
+                  "a row with NaN or +inf: nan (its loss and gradient are NaN) or error (names the row, exit 2)")
+      ->type_name("NAME");
+}
+
+void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
+  auto* tp = command.add_option("--tp", tp_, "cut the vocabulary into N even shards")
+                 ->type_name("N")
+                 ->transform(whole_number());
+  command.add_option("--shards", shards_, "cut it into shards of these widths, which add up to the columns")
+      ->type_name("W,W,...")
+      ->excludes(tp);
+  command.add_option("--backend", backend, "what computes: " + backend_names())->type_name("NAME");
+  if (with_method) command.add_option("--method", method, "the loss: " + method_names())->type_name("NAME");
+}
+
+io::LogitsRequest ProblemOptions::input(const std::string& file) const {
+  return {.file = file,
+          .labels_file = labels_,
+          .tensor = tensor_,
+          .label_tensor = label_tensor_,
+          .dtype = dtype_ ? std::optional(dtype_from_name(*dtype_)) : std::nullopt};
+}
+
+Request ProblemOptions::request() const {
+  Request request{.choice = choose_method(method, backend),
+                  .tp = tp_,
+                  .shards = shards_ ? parse_widths(*shards_) : std::vector<std::int64_t>(),
+                  .vocab = vocab_,
+                  .cast_to_fp32 = cast_.has_value(),
+                  .options = options};
+  if (cast_ && *cast_ != "fp32") {
+    throw std::invalid_argument(fmt::format("cast: got {}, expected fp32", io::quote(*cast_)));
+  }
+  request.options.reduction = reduction_from_name(reduction_);
+  if (empty_mean_ == "zero") {
+    request.options.empty_mean = EmptyMean::kZero;
+  } else if (empty_mean_ != "nan") {
+    throw std::invalid_argument(fmt::format("empty-mean: got {}, expected nan or zero", io::quote(empty_mean_)));
+  }
+  if (non_finite_ == "error") {
+    request.options.non_finite_row = NonFiniteRow::kError;
+  } else if (non_finite_ != "nan") {
+    throw std::invalid_argument(fmt::format("non-finite: got {}, expected nan or error", io::quote(non_finite_)));
+  }
+  return request;
+}
+
+}  // namespace tpce::tools
