@@ -1,6 +1,6 @@
-// The simulated methods beside what the real code returned (tests/data/peers/README.md): with the right order of sums they
-// have its bits. exp and log are the C library's here and SLEEF's or MKL's there; both are within an ulp, and on these
-// rows the losses and target gradients do not show the difference, while single gradients do.
+// The simulated methods beside what the real code returned (tests/data/peers/README.md): with the right order of sums
+// they have its bits. exp and log are the C library's here and SLEEF's or MKL's there; both are within an ulp, and on
+// these rows the losses and target gradients do not show the difference, while single gradients do.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -18,7 +18,8 @@ namespace {
 constexpr std::size_t kRows = 60;
 
 const io::SafetensorsFile& file() {
-  static const io::SafetensorsFile opened(io::MappedFile(std::string(TPCE_TEST_DATA) + "/peers/margins_fp32.safetensors"));
+  static const io::SafetensorsFile opened(
+      io::MappedFile(std::string(TPCE_TEST_DATA) + "/peers/margins_fp32.safetensors"));
   return opened;
 }
 
@@ -133,9 +134,9 @@ TEST(Peers, MegatronHasTheLossesOfLogSoftmax) {
   }
 }
 
-// The emulated softplus form has our sums and logs on these rows, so that its losses differ by at most an ulp of exp and
-// one of log1p, each below 2^-23 of the loss. At margin 100, where SLEEF's exp has no subnormal left, its loss is 0 while
-// ours may be a subnormal.
+// The emulated softplus form has our sums and logs on these rows, so that its losses differ by at most an ulp of exp
+// and one of log1p, each below 2^-23 of the loss. At margin 100, where SLEEF's exp has no subnormal left, its loss is 0
+// while ours may be a subnormal.
 TEST(Peers, SoftplusRecompute) {
   const Result ours = simulate({"", "softplus_recompute", SumOrder::kCascade, 1});
   const auto loss = tensor<double>("softplus_recompute_emulated.loss");

@@ -214,7 +214,7 @@ TEST(ProgramErrors, StdoutThatIsFull) {
 
 TEST(Program, HelpHasExamplesForEveryCommand) {
   const TemporaryDirectory directory;
-const std::vector<Words> commands{{}, {"info"}, {"loss"}};
+  const std::vector<Words> commands{{}, {"info"}, {"loss"}};
   for (Words command : commands) {
     SCOPED_TRACE(::testing::PrintToString(command));
     std::string example = "tpce";
