@@ -24,34 +24,6 @@ std::string target_or_environment(const std::string& target) {
   return target.empty() && forced != nullptr ? std::string(forced) : target;
 }
 
-// Columns [first, first + count) of one shard of the batch.
-struct Piece {
-  std::size_t shard;
-  std::int64_t first;
-  std::int64_t count;
-};
-
-using Pieces = std::vector<Piece>;
-
-// What one task does of one row: all of it, or, where there are too few rows to keep every thread busy, one piece.
-std::vector<Pieces> tasks_of_row(const Batch& batch, std::int64_t rows, int threads) {
-  const std::int64_t wanted = threads == 1 || rows == 0 ? 1 : (kTasksPerThread * threads + rows - 1) / rows;
-  std::int64_t columns = 0;
-  for (const Shard& shard : batch.shards) columns += shard.logits.cols;
-  const std::int64_t size =
-      wanted == 1 ? std::max<std::int64_t>(columns, 1) : std::max(kMinTaskColumns, (columns + wanted - 1) / wanted);
-  Pieces pieces;
-  for (std::size_t s = 0; s < batch.shards.size(); ++s) {
-    const std::int64_t cols = batch.shards[s].logits.cols;
-    for (std::int64_t first = 0; first < cols; first += size)
-      pieces.push_back({s, first, std::min(size, cols - first)});
-  }
-  if (wanted == 1) return {pieces};
-  std::vector<Pieces> tasks;
-  for (const Piece& piece : pieces) tasks.push_back({piece});
-  return tasks;
-}
-
 RowLogits stretch_of(const Batch& batch, const Piece& piece, std::int64_t row) {
   const Shard& shard = batch.shards[piece.shard];
   const std::int64_t first_class = batch.plan.first_class(shard.index) + piece.first;
@@ -74,30 +46,69 @@ SimdBackend::SimdBackend(const SimdOptions& options, std::unique_ptr<Executor> e
 
 Capabilities SimdBackend::capabilities() const { return scalar_.capabilities(); }
 
-void SimdBackend::partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue) {
-  const std::vector<Pieces> tasks = tasks_of_row(batch, rows.count, executor_->threads());
-  const auto per_row = static_cast<std::int64_t>(tasks.size());
-  const auto partial_of = [&](std::int64_t row, const Pieces& pieces) {
-    RowPartial partial;
-    if (batch.labels[row] == options.ignore_index) return RowPartial::only_flags(RowPartial::kIgnored);
-    for (const Piece& piece : pieces) {
-      const PartialKernel kernel = kernels_.partial_of(batch.shards[piece.shard].logits.dtype);
-      tpce::merge(partial, kernel(stretch_of(batch, piece, row), block_skipping_));
+std::vector<SimdBackend::Pieces> SimdBackend::tasks_of_row(const Batch& batch, std::int64_t rows) const {
+  const std::int64_t wanted_tasks = kTasksPerThread * executor_->threads();
+  const bool whole_rows = executor_->threads() == 1 || rows >= wanted_tasks;
+  std::int64_t columns = 0;
+  for (const Shard& shard : batch.shards) columns += shard.logits.cols;
+  const std::int64_t per_row = whole_rows ? 1 : (wanted_tasks + rows - 1) / std::max<std::int64_t>(rows, 1);
+  const std::int64_t size = std::max(whole_rows ? 1 : kMinTaskColumns, (columns + per_row - 1) / per_row);
+  Pieces pieces;
+  for (std::size_t s = 0; s < batch.shards.size(); ++s) {
+    const std::int64_t cols = batch.shards[s].logits.cols;
+    for (std::int64_t first = 0; first < cols; first += size) {
+      pieces.push_back({s, first, std::min(size, cols - first)});
     }
-    return partial;
-  };
+  }
+  if (whole_rows) return {pieces};
+  std::vector<Pieces> tasks;
+  for (const Piece& piece : pieces) tasks.push_back({piece});
+  return tasks;
+}
+
+RowPartial SimdBackend::partial_of(const Batch& batch, const Options& options, std::int64_t row,
+                                   const Pieces& pieces) const {
+  if (batch.labels[row] == options.ignore_index) return RowPartial::only_flags(RowPartial::kIgnored);
+  RowPartial partial;
+  for (const Piece& piece : pieces) {
+    const Shard& shard = batch.shards[piece.shard];
+    tpce::merge(partial, kernels_.partial_of(shard.logits.dtype)(stretch_of(batch, piece, row), block_skipping_));
+  }
+  return partial;
+}
+
+BinnedSum SimdBackend::write_gradient(const Batch& batch, const GradientTask& task, std::int64_t row,
+                                      const RowGradient& gradient, const Pieces& pieces) const {
+  BinnedSum squares;
+  for (const Piece& piece : pieces) {
+    DType dtype = DType::kFloat32;
+    void* out = nullptr;
+    if (!task.gradients.empty()) {
+      const Matrix& matrix = task.gradients[piece.shard];
+      dtype = matrix.dtype;
+      out = matrix.row_range(row, 1).column_range(piece.first, piece.count).data;
+    }
+    kernels_.gradient_of(batch.shards[piece.shard].logits.dtype, dtype)(stretch_of(batch, piece, row), gradient, out,
+                                                                        task.squares != nullptr ? &squares : nullptr);
+  }
+  return squares;
+}
+
+void SimdBackend::partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue) {
+  const std::vector<Pieces> tasks = tasks_of_row(batch, rows.count);
+  const auto per_row = static_cast<std::int64_t>(tasks.size());
   if (per_row == 1) {
     executor_->for_each(rows.count, [&](std::int64_t i) {
       const DefaultFloatMode mode;
-      into.store(i, partial_of(rows.first + i, tasks.front()));
+      into.store(i, partial_of(batch, options, rows.first + i, tasks.front()));
     });
     return;
   }
   std::vector<RowPartial> partials(static_cast<std::size_t>(rows.count * per_row));
-  executor_->for_each(rows.count * per_row, [&](std::int64_t task) {
+  executor_->for_each(rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
-    partials[static_cast<std::size_t>(task)] =
-        partial_of(rows.first + task / per_row, tasks[static_cast<std::size_t>(task % per_row)]);
+    partials[static_cast<std::size_t>(t)] =
+        partial_of(batch, options, rows.first + t / per_row, tasks[static_cast<std::size_t>(t % per_row)]);
   });
   for (std::int64_t i = 0; i < rows.count; ++i) {
     RowPartial partial;
@@ -119,23 +130,35 @@ void SimdBackend::reduce(const RowResults& results, std::int64_t first_row, Loss
 }
 
 void SimdBackend::gradient(const Batch& batch, const GradientTask& task, Queue) {
-  const std::vector<Pieces> tasks = tasks_of_row(batch, task.rows.count, executor_->threads());
+  const std::vector<Pieces> tasks = tasks_of_row(batch, task.rows.count);
   const auto per_row = static_cast<std::int64_t>(tasks.size());
   std::mutex squares_mutex;
   executor_->for_each(task.rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
     const std::int64_t row = task.rows.first + t / per_row;
-    const RowGradient gradient = row_gradient(task.saved[row], task.upstream.of_row(row));
-    BinnedSum squares;
-    for (const Piece& piece : tasks[static_cast<std::size_t>(t % per_row)]) {
-      const ConstMatrix& logits = batch.shards[piece.shard].logits;
-      const bool writes = !task.gradients.empty();
-      const DType dtype = writes ? task.gradients[piece.shard].dtype : DType::kFloat32;
-      void* out =
-          writes ? task.gradients[piece.shard].row_range(row, 1).column_range(piece.first, piece.count).data : nullptr;
-      kernels_.gradient_of(logits.dtype, dtype)(stretch_of(batch, piece, row), gradient, out,
-                                                task.squares != nullptr ? &squares : nullptr);
-    }
+    const RowGradient gradient = row_gradient(task.saved[t / per_row], task.upstream.of_row(row));
+    const BinnedSum squares = write_gradient(batch, task, row, gradient, tasks[static_cast<std::size_t>(t % per_row)]);
+    if (task.squares == nullptr) return;
+    const std::lock_guard lock(squares_mutex);
+    tpce::merge(*task.squares, squares);
+  });
+}
+
+void SimdBackend::forward_backward(const Batch& batch, const Options& options, const GradientTask& task,
+                                   const RowResults& results, Queue queue) {
+  const std::vector<Pieces> tasks = tasks_of_row(batch, task.rows.count);
+  if (tasks.size() != 1) {
+    Backend::forward_backward(batch, options, task, results, queue);
+    return;
+  }
+  std::mutex squares_mutex;
+  executor_->for_each(task.rows.count, [&](std::int64_t i) {
+    const DefaultFloatMode mode;
+    const std::int64_t row = task.rows.first + i;
+    const FinalRow final_row = tpce::finalize(partial_of(batch, options, row, tasks.front()));
+    results.store(i, final_row);
+    const RowGradient gradient = row_gradient(final_row.saved, task.upstream.of_row(row));
+    const BinnedSum squares = write_gradient(batch, task, row, gradient, tasks.front());
     if (task.squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);
     tpce::merge(*task.squares, squares);

@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "simd/executor.h"
 #include "simd/kernels.h"
@@ -16,6 +17,13 @@ struct SimdOptions {
   std::string target;  // empty: the best one, or the environment variable TPCE_TARGET
   int threads = 0;     // 0: as many as the process may use
   BlockSkipping block_skipping = BlockSkipping::kOn;
+};
+
+// Columns [first, first + count) of one shard of a batch, by its position in the batch.
+struct Piece {
+  std::size_t shard;
+  std::int64_t first;
+  std::int64_t count;
 };
 
 class SimdBackend final : public Backend {
@@ -36,8 +44,19 @@ class SimdBackend final : public Backend {
   void finalize(const Partials& partials, const RowResults& results, Queue queue) override;
   void reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) override;
   void gradient(const Batch& batch, const GradientTask& task, Queue queue) override;
+  void forward_backward(const Batch& batch, const Options& options, const GradientTask& task, const RowResults& results,
+                        Queue queue) override;
 
  private:
+  using Pieces = std::vector<Piece>;
+
+  // What one task does of one row: all of it, or, where there are too few rows to keep every thread busy, one piece.
+  std::vector<Pieces> tasks_of_row(const Batch& batch, std::int64_t rows) const;
+  RowPartial partial_of(const Batch& batch, const Options& options, std::int64_t row, const Pieces& pieces) const;
+  // Returns the squares, where the task asks for them.
+  BinnedSum write_gradient(const Batch& batch, const GradientTask& task, std::int64_t row, const RowGradient& gradient,
+                           const Pieces& pieces) const;
+
   Kernels kernels_;
   std::unique_ptr<Executor> executor_;
   BlockSkipping block_skipping_;

@@ -22,6 +22,26 @@ Partials Partials::in(void* memory, std::int64_t rows, const Options&) {
   return partials;
 }
 
+void RowResults::store(std::int64_t i, const FinalRow& row) const {
+  const bool is_number = row.saved.status == RowStatus::kValid || row.saved.status == RowStatus::kIgnored;
+  saved[i] = row.saved;
+  nll[i] = is_number ? static_cast<float>(row.nll) : canonical_nan();
+  if (lse != nullptr) lse[i] = is_number ? static_cast<float>(row.lse) : canonical_nan();
+  if (nll_fp64 != nullptr) nll_fp64[i] = row.nll;
+  if (lse_fp64 != nullptr) lse_fp64[i] = row.lse;
+}
+
+void Backend::forward_backward(const Batch& batch, const Options& options, const GradientTask& task,
+                               const RowResults& results, Queue queue) {
+  const Buffer memory = allocate(static_cast<std::size_t>(task.rows.count) * Partials::bytes_per_row(options));
+  const Partials merged = Partials::in(memory.get(), task.rows.count, options);
+  partials(batch, options, task.rows, merged, queue);
+  finalize(merged, results, queue);
+  GradientTask with_saved = task;
+  with_saved.saved = results.saved;
+  gradient(batch, with_saved, queue);
+}
+
 void merge(LossSum& into, const LossSum& from, std::int64_t first_row) {
   const auto first_of = [&](std::int64_t a, std::int64_t b) {
     return b == LossSum::kNoRow ? a : std::min(a, first_row + b);

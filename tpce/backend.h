@@ -70,6 +70,9 @@ struct RowResults {
   float* lse = nullptr;
   double* nll_fp64 = nullptr;
   double* lse_fp64 = nullptr;
+
+  // Rounds the row once to fp32. Host memory only.
+  void store(std::int64_t i, const FinalRow& row) const;
 };
 
 // What reduce() gathers over the rows of a batch, in any order and grouping.
@@ -95,7 +98,7 @@ struct Upstream {
   double of_row(std::int64_t i) const { return per_row != nullptr ? static_cast<double>(per_row[i]) : scalar; }
 };
 
-// Everything gradient() needs beside the batch. saved and upstream cover the batch, not only `rows`.
+// Everything gradient() needs beside the batch: saved[0] is that of row rows.first; upstream covers the batch.
 struct GradientTask {
   RowRange rows;
   const SavedRow* saved = nullptr;
@@ -132,6 +135,12 @@ class Backend {
   // Gradients of the logits. A gradient may be the logits themselves (same data, stride and type): each element is read
   // before it is written. Columns from batch.vocab on get +0.
   virtual void gradient(const Batch& batch, const GradientTask& task, Queue queue) = 0;
+
+  // partials(), finalize() and gradient() of task.rows in one go, for a batch that holds every shard: the same bits,
+  // with the logits read from memory once where the backend can. results are those of task.rows; task.saved is not
+  // used.
+  virtual void forward_backward(const Batch& batch, const Options& options, const GradientTask& task,
+                                const RowResults& results, Queue queue);
 };
 
 }  // namespace tpce

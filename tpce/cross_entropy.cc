@@ -28,6 +28,33 @@ struct Chunk {
   Communicator::Pending pending;
 };
 
+void check_upstream(const Upstream& upstream, const Options& options) {
+  if (upstream.per_row != nullptr && options.reduction != Reduction::kNone) {
+    throw std::invalid_argument("upstream: per_row is given with reduction " + std::string(name_of(options.reduction)) +
+                                ", expected reduction none");
+  }
+}
+
+// Of the row losses, from that of the reduced loss.
+Upstream row_upstream(Upstream upstream, const Options& options, std::int64_t valid_rows) {
+  if (options.reduction == Reduction::kMean) upstream.scalar /= static_cast<double>(valid_rows);
+  return upstream;
+}
+
+RowResults chunk_results(const RowOutputs& rows, RowRange chunk, SavedRow* saved, float* chunk_nll) {
+  const std::int64_t first = chunk.first;
+  return {.rows = chunk.count,
+          .saved = saved,
+          .nll = rows.nll != nullptr ? rows.nll + first : chunk_nll,
+          .lse = offset(rows.lse, first),
+          .nll_fp64 = offset(rows.nll_fp64, first),
+          .lse_fp64 = offset(rows.lse_fp64, first)};
+}
+
+std::int64_t rows_of_chunk(const Batch& batch, const Runtime& runtime) {
+  return std::clamp<std::int64_t>(batch.rows(), 1, std::max<std::int64_t>(runtime.rows_per_chunk, 1));
+}
+
 // An error of this rank must end the others too, which wait for it in a collective.
 template <class Body>
 auto abort_on_error(Communicator& communicator, Body&& body) {
@@ -57,8 +84,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
   const DefaultFloatMode mode;
   return abort_on_error(communicator, [&] {
     check_batch(batch, options, backend, communicator);
-    const std::int64_t chunk_rows =
-        std::clamp<std::int64_t>(batch.rows(), 1, std::max<std::int64_t>(runtime.rows_per_chunk, 1));
+    const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
     const auto chunk_size = static_cast<std::size_t>(chunk_rows);
     // Planes start with 8-byte elements, so rounding up the rows keeps the second chunk's aligned.
     const std::size_t partial_bytes = (chunk_size * Partials::bytes_per_row(options) + 63) / 64 * 64;
@@ -69,17 +95,11 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
 
     const auto complete = [&](const Chunk& chunk) {
       communicator.finish(chunk.pending, queue);
-      const std::int64_t first = chunk.rows.first;
-      const RowResults results{
-          .rows = chunk.rows.count,
-          .saved = static_cast<SavedRow*>(saved.rows_.get()) + first,
-          .nll = rows.nll != nullptr ? rows.nll + first : static_cast<float*>(chunk_nll.get()),
-          .lse = offset(rows.lse, first),
-          .nll_fp64 = offset(rows.nll_fp64, first),
-          .lse_fp64 = offset(rows.lse_fp64, first),
-      };
+      const RowResults results =
+          chunk_results(rows, chunk.rows, static_cast<SavedRow*>(saved.rows_.get()) + chunk.rows.first,
+                        static_cast<float*>(chunk_nll.get()));
       backend.finalize(chunk.partials, results, queue);
-      backend.reduce(results, first, sum, queue);
+      backend.reduce(results, chunk.rows.first, sum, queue);
     };
 
     // While one chunk's collective is in flight, the next chunk's partials are made.
@@ -132,21 +152,15 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
       throw std::invalid_argument(
           "saved: the logits were overwritten by the gradients of an earlier backward in place");
     }
-    const Options& options = saved.options_;
-    if (upstream.per_row != nullptr && options.reduction != Reduction::kNone) {
-      throw std::invalid_argument("upstream: per_row is given with reduction " +
-                                  std::string(name_of(options.reduction)) + ", expected reduction none");
-    }
+    check_upstream(upstream, saved.options_);
     const Batch batch = saved.batch();
     const bool in_place = check_gradients(batch, gradients, runtime.backend);
-    Upstream row_upstream = upstream;
-    if (options.reduction == Reduction::kMean) row_upstream.scalar /= static_cast<double>(saved.valid_rows_);
     BinnedSum local;
     saved.logits_overwritten_ = in_place;
     runtime.backend.gradient(batch,
                              {.rows = {0, batch.rows()},
                               .saved = saved.rows(),
-                              .upstream = row_upstream,
+                              .upstream = row_upstream(upstream, saved.options_, saved.valid_rows_),
                               .gradients = gradients,
                               .squares = squares != nullptr ? &local : nullptr},
                              runtime.queue);
@@ -155,6 +169,42 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
       merge(*squares, local);
     }
   });
+}
+
+Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, const ForwardBackward& arguments,
+                                    const Runtime& runtime) {
+  if (runtime.communicator.size() > 1 || options.non_finite_row == NonFiniteRow::kError) {
+    check_upstream(arguments.upstream, options);
+    check_gradients(batch, arguments.gradients, runtime.backend);
+    Forward forward = cross_entropy_forward(batch, options, arguments.rows, runtime);
+    cross_entropy_backward(forward.saved, arguments.upstream, arguments.gradients, runtime, arguments.squares);
+    return forward.loss;
+  }
+  const DefaultFloatMode mode;
+  check_batch(batch, options, runtime.backend, runtime.communicator);
+  check_upstream(arguments.upstream, options);
+  check_gradients(batch, arguments.gradients, runtime.backend);
+  std::int64_t valid_rows = 0;
+  for (std::int64_t i = 0; i < batch.rows(); ++i) valid_rows += batch.labels[i] != options.ignore_index ? 1 : 0;
+  const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
+  const Buffer saved = runtime.backend.allocate(static_cast<std::size_t>(chunk_rows) * sizeof(SavedRow));
+  const Buffer chunk_nll = runtime.backend.allocate(static_cast<std::size_t>(chunk_rows) * sizeof(float));
+  LossSum sum;
+  for (std::int64_t first = 0; first < batch.rows(); first += chunk_rows) {
+    const RowRange chunk{first, std::min(chunk_rows, batch.rows() - first)};
+    const RowResults results =
+        chunk_results(arguments.rows, chunk, static_cast<SavedRow*>(saved.get()), static_cast<float*>(chunk_nll.get()));
+    runtime.backend.forward_backward(batch, options,
+                                     {.rows = chunk,
+                                      .saved = nullptr,
+                                      .upstream = row_upstream(arguments.upstream, options, valid_rows),
+                                      .gradients = arguments.gradients,
+                                      .squares = arguments.squares},
+                                     results, runtime.queue);
+    runtime.backend.reduce(results, first, sum, runtime.queue);
+  }
+  check_rows(sum, options);
+  return reduced_loss(sum, batch.rows(), options);
 }
 
 float gradient_norm(const BinnedSum& squares) {

@@ -98,6 +98,20 @@ Loss reduced_loss(const LossSum& sum, std::int64_t rows, const Options& options)
 void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<const Matrix> gradients,
                             const Runtime& runtime, BinnedSum* squares = nullptr);
 
+// What the two calls take between them, for one call that does both.
+struct ForwardBackward {
+  RowOutputs rows = {};
+  Upstream upstream = {};
+  std::span<const Matrix> gradients = {};
+  BinnedSum* squares = nullptr;
+};
+
+// cross_entropy_forward() and cross_entropy_backward() where the upstream gradient is known beforehand: the same bits
+// and the same errors. Where this process holds every shard, each row's gradient follows its loss while its logits are
+// still in the cache. With NonFiniteRow::kError nothing is fused, so that an error leaves the logits as they were.
+Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, const ForwardBackward& arguments,
+                                    const Runtime& runtime);
+
 // L2 norm of the gradients whose squares were summed, in fp32.
 float gradient_norm(const BinnedSum& squares);
 

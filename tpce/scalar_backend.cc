@@ -43,10 +43,7 @@ void write_gradient(const GradientRow& row, const Logit* logits, Gradient* out, 
 }  // namespace
 
 Capabilities ScalarBackend::capabilities() const {
-  return {.device = DeviceType::kCpu,
-          .fused_forward_backward = false,
-          .logits_dtypes = kLogitsDtypes,
-          .gradient_dtypes = kGradientDtypes};
+  return {.device = DeviceType::kCpu, .logits_dtypes = kLogitsDtypes, .gradient_dtypes = kGradientDtypes};
 }
 
 Buffer ScalarBackend::allocate(std::size_t bytes) const {
@@ -81,13 +78,7 @@ void ScalarBackend::merge(const Partials& into, const Partials& from, Queue) {
 
 void ScalarBackend::finalize(const Partials& partials, const RowResults& results, Queue) {
   for (std::int64_t i = 0; i < partials.rows; ++i) {
-    const FinalRow row = tpce::finalize(partials.load(i));
-    const bool is_number = row.saved.status == RowStatus::kValid || row.saved.status == RowStatus::kIgnored;
-    results.saved[i] = row.saved;
-    results.nll[i] = is_number ? static_cast<float>(row.nll) : canonical_nan();
-    if (results.lse != nullptr) results.lse[i] = is_number ? static_cast<float>(row.lse) : canonical_nan();
-    if (results.nll_fp64 != nullptr) results.nll_fp64[i] = row.nll;
-    if (results.lse_fp64 != nullptr) results.lse_fp64[i] = row.lse;
+    results.store(i, tpce::finalize(partials.load(i)));
   }
 }
 
@@ -106,7 +97,7 @@ void ScalarBackend::reduce(const RowResults& results, std::int64_t first_row, Lo
 
 void ScalarBackend::gradient(const Batch& batch, const GradientTask& task, Queue) {
   for (std::int64_t i = task.rows.first; i < task.rows.first + task.rows.count; ++i) {
-    const RowGradient gradient = row_gradient(task.saved[i], task.upstream.of_row(i));
+    const RowGradient gradient = row_gradient(task.saved[i - task.rows.first], task.upstream.of_row(i));
     for (std::size_t s = 0; s < batch.shards.size(); ++s) {
       const Shard& shard = batch.shards[s];
       const GradientRow row{.width = shard.logits.cols,

@@ -39,6 +39,7 @@ std::vector<Candidate> candidates() {
       }
     }
   }
+  list.push_back({"scalar", [] { return std::make_unique<ScalarBackend>(); }});
   list.push_back({"simd_std_thread", [] {
                     return std::make_unique<simd::SimdBackend>(simd::SimdOptions{}, simd::make_thread_executor(3));
                   }});
@@ -110,8 +111,10 @@ struct Outcome {
   float norm = 0;
 };
 
+enum class Calls { kTwo, kFused };
+
 template <class T, class Out>
-Outcome run(Problem<T> problem, Backend& backend, Reduction reduction, bool in_place) {
+Outcome run(Problem<T> problem, Backend& backend, Reduction reduction, bool in_place, Calls calls) {
   const ShardPlan plan = ShardPlan::even(problem.columns, problem.tp);
   const auto rows = static_cast<std::size_t>(problem.rows);
   std::vector<Out> out(static_cast<std::size_t>(problem.rows * problem.columns), Out{});
@@ -134,15 +137,21 @@ Outcome run(Problem<T> problem, Backend& backend, Reduction reduction, bool in_p
   const Batch batch{plan, shards, Labels(problem.labels.data(), problem.rows), problem.vocab};
   Options options;
   options.reduction = reduction;
-  Forward forward = cross_entropy_forward(
-      batch, options, {outcome.nll.data(), outcome.lse.data(), outcome.nll_fp64.data(), nullptr}, runtime);
-  outcome.loss = forward.loss.value;
+  const RowOutputs row_outputs{outcome.nll.data(), outcome.lse.data(), outcome.nll_fp64.data(), nullptr};
   const Upstream upstream{1.0, reduction == Reduction::kNone ? problem.upstream.data() : nullptr};
-  cross_entropy_backward(forward.saved, upstream, {}, runtime, &outcome.squares);
-  BinnedSum again;
-  cross_entropy_backward(forward.saved, upstream, gradients, runtime, &again);
-  EXPECT_TRUE(outcome.squares == again);
-  outcome.norm = gradient_norm(again);
+  if (calls == Calls::kFused) {
+    const Loss loss =
+        cross_entropy_forward_backward(batch, options, {row_outputs, upstream, gradients, &outcome.squares}, runtime);
+    outcome.loss = loss.value;
+  } else {
+    Forward forward = cross_entropy_forward(batch, options, row_outputs, runtime);
+    outcome.loss = forward.loss.value;
+    BinnedSum squares_alone;
+    cross_entropy_backward(forward.saved, upstream, {}, runtime, &squares_alone);
+    cross_entropy_backward(forward.saved, upstream, gradients, runtime, &outcome.squares);
+    EXPECT_TRUE(outcome.squares == squares_alone);
+  }
+  outcome.norm = gradient_norm(outcome.squares);
   const auto copy = [&](const void* data, std::size_t bytes) {
     const auto* first = static_cast<const unsigned char*>(data);
     outcome.gradients.insert(outcome.gradients.end(), first, first + bytes);
@@ -164,19 +173,21 @@ void expect_equal(const std::vector<T>& a, const std::vector<T>& b, const char* 
 template <class T, class Out>
 void compare(const Problem<T>& problem, Backend& backend, Reduction reduction, bool in_place) {
   ScalarBackend scalar;
-  const Outcome expected = run<T, Out>(problem, scalar, reduction, in_place);
-  const Outcome found = run<T, Out>(problem, backend, reduction, in_place);
-  SCOPED_TRACE("rows " + std::to_string(problem.rows) + " columns " + std::to_string(problem.columns) + " vocab " +
-               std::to_string(problem.vocab) + " tp " + std::to_string(problem.tp) + " logits " +
-               std::string(name_of(DTypeOf<T>::value)) + " gradients " + std::string(name_of(DTypeOf<Out>::value)) +
-               (in_place ? " in place" : ""));
-  expect_equal(expected.nll, found.nll, "nll");
-  expect_equal(expected.lse, found.lse, "lse");
-  expect_equal(expected.nll_fp64, found.nll_fp64, "nll_fp64");
-  expect_equal(expected.gradients, found.gradients, "gradients");
-  EXPECT_EQ(bit_cast<std::uint32_t>(expected.loss), bit_cast<std::uint32_t>(found.loss));
-  EXPECT_EQ(bit_cast<std::uint32_t>(expected.norm), bit_cast<std::uint32_t>(found.norm));
-  EXPECT_TRUE(expected.squares == found.squares);
+  const Outcome expected = run<T, Out>(problem, scalar, reduction, in_place, Calls::kTwo);
+  for (const Calls calls : {Calls::kTwo, Calls::kFused}) {
+    const Outcome found = run<T, Out>(problem, backend, reduction, in_place, calls);
+    SCOPED_TRACE("rows " + std::to_string(problem.rows) + " columns " + std::to_string(problem.columns) + " vocab " +
+                 std::to_string(problem.vocab) + " tp " + std::to_string(problem.tp) + " logits " +
+                 std::string(name_of(DTypeOf<T>::value)) + " gradients " + std::string(name_of(DTypeOf<Out>::value)) +
+                 (in_place ? " in place" : "") + (calls == Calls::kFused ? " fused" : ""));
+    expect_equal(expected.nll, found.nll, "nll");
+    expect_equal(expected.lse, found.lse, "lse");
+    expect_equal(expected.nll_fp64, found.nll_fp64, "nll_fp64");
+    expect_equal(expected.gradients, found.gradients, "gradients");
+    EXPECT_EQ(bit_cast<std::uint32_t>(expected.loss), bit_cast<std::uint32_t>(found.loss));
+    EXPECT_EQ(bit_cast<std::uint32_t>(expected.norm), bit_cast<std::uint32_t>(found.norm));
+    EXPECT_TRUE(expected.squares == found.squares);
+  }
 }
 
 class BackendConformance : public testing::TestWithParam<Candidate> {

@@ -103,7 +103,9 @@ TEST(ScalarBackend, GradientOfRowRanges) {
   BinnedSum squares;
   for (const RowRange rows : {RowRange{5, 4}, RowRange{0, 2}, RowRange{2, 3}}) {
     backend.gradient(
-        batch, {.rows = rows, .saved = saved.data(), .upstream = {}, .gradients = gradients, .squares = &squares}, {});
+        batch,
+        {.rows = rows, .saved = saved.data() + rows.first, .upstream = {}, .gradients = gradients, .squares = &squares},
+        {});
   }
   EXPECT_EQ(gradient, expected.gradient);
   EXPECT_EQ(squares, expected.squares);
