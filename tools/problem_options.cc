@@ -28,19 +28,14 @@ std::string backend_names() {
 }
 
 // Decimal and within 64 bits. CLI11 alone reads "010" as 8 and a number too large as the largest.
-CLI::Validator whole_number() {
-  return CLI::Validator(
-      [](std::string& text) {
-        std::int64_t value = 0;
-        const char* end = text.data() + text.size();
-        const auto [stopped, error] = std::from_chars(text.data(), end, value);
-        if (error != std::errc() || stopped != end) {
-          return fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text));
-        }
-        text = std::to_string(value);
-        return std::string();
-      },
-      "");
+std::string whole_number(const std::string& text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end) {
+    throw CLI::ValidationError(fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text)));
+  }
+  return std::to_string(value);
 }
 
 // "1000,0,24": at least one width. Whether they add up is for the shard plan to say.
@@ -75,10 +70,10 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
       ->type_name("TYPE");
   command.add_option("--vocab", vocab_, "classes; columns beyond are padding, carry no mass and get gradient 0")
       ->type_name("N")
-      ->transform(whole_number());
+      ->transform(whole_number);
   command.add_option("--ignore-index", options.ignore_index, "rows with this label are ignored")
       ->type_name("K")
-      ->transform(whole_number());
+      ->transform(whole_number);
   command.add_option("--reduction", reduction_, "none, sum or mean over the rows that are not ignored")
       ->type_name("NAME");
   command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored: nan or zero")
@@ -90,9 +85,8 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
 }
 
 void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
-  auto* tp = command.add_option("--tp", tp_, "cut the vocabulary into N even shards")
-                 ->type_name("N")
-                 ->transform(whole_number());
+  auto* tp =
+      command.add_option("--tp", tp_, "cut the vocabulary into N even shards")->type_name("N")->transform(whole_number);
   command.add_option("--shards", shards_, "cut it into shards of these widths, which add up to the columns")
       ->type_name("W,W,...")
       ->excludes(tp);
