@@ -72,6 +72,21 @@ std::string first_zeros(const std::vector<std::optional<FirstZero>>& zeros, cons
   return text + '\n';
 }
 
+std::string order_zeros(const std::vector<OrderZero>& zeros) {
+  std::string text =
+      "first margin at which the loss of log_softmax is exactly 0, and 24 ln 2 + ln(largest piece), by order\n";
+  text += fmt::format("{:<12}", "classes");
+  for (const OrderZero& zero : zeros) {
+    if (zero.classes != zeros.front().classes) break;
+    text += fmt::format(" {:>21}", zero.tp == 1 ? "tp 1" : fmt::format("tp {} {}", zero.tp, name_of(zero.ranks)));
+  }
+  for (std::size_t i = 0; i < zeros.size(); ++i) {
+    if (i == 0 || zeros[i].classes != zeros[i - 1].classes) text += fmt::format("\n{:<12}", name_of(zeros[i].classes));
+    text += fmt::format(" {:>10.6f} {:>10.6f}", zeros[i].margin, zeros[i].predicted);
+  }
+  return text + '\n';
+}
+
 struct CsvRow {
   const CollapsePoint& point;
   std::string_view name;
@@ -138,7 +153,7 @@ std::vector<double> collapse_margins() {
 CollapseReport study_collapse(const CollapseProblem& problem) {
   MarginRow row = MarginRow::normal(problem.vocab);
   const std::vector<Contender> contenders = all_contenders(problem.tp, problem.order);
-  CollapseReport report{problem, {}, {}, {}, {}};
+  CollapseReport report{problem, {}, {}, {}, {}, first_zero_by_order(row)};
   for (const Contender& contender : contenders) {
     report.names.push_back(contender.name);
     report.first_zero_loss.push_back(first_zero_loss(contender, row));
@@ -176,6 +191,7 @@ std::string collapse_table(const CollapseReport& report) {
   text += "\nfirst margin at which it is exactly 0\n";
   text += first_zeros(report.first_zero_loss, "loss");
   text += first_zeros(report.first_zero_target_grad, "target gradient");
+  text += '\n' + order_zeros(report.by_order);
   return text;
 }
 

@@ -35,6 +35,7 @@ struct CollapseReport {
   // One a contender: where loss and target gradient become exactly 0.
   std::vector<std::optional<FirstZero>> first_zero_loss;
   std::vector<std::optional<FirstZero>> first_zero_target_grad;
+  std::vector<OrderZero> by_order;  // of the legacy loss
 };
 
 // Margins from -20 to 104.5 in steps of 1/2, and those of which the text speaks: 16.6, 24 ln 2 and its neighbours in
@@ -44,7 +45,8 @@ std::vector<double> collapse_margins();
 // Throws std::invalid_argument where vocab or tp is out of range, std::runtime_error where a value is not certified.
 CollapseReport study_collapse(const CollapseProblem& problem);
 
-// Loss, target gradient and sum of gradients at chosen margins, and the first zeros: text of at most 120 columns.
+// Loss, target gradient and sum of gradients at chosen margins, and the first zeros: text of at most 120
+// columns.
 std::string collapse_table(const CollapseReport& report);
 
 // One line for each margin and contender, the certified values among them:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <numbers>
 
 namespace tpce::sim {
 namespace {
@@ -77,6 +78,27 @@ double largest_share(MarginRow& row, std::int64_t tp, ReductionOrder order) {
                                                                 static_cast<std::size_t>(plan.width(rank)))));
   }
   return all_reduce_sum(order.ranks, std::span<const Mass>(by_rank), {}).largest_met;
+}
+
+std::vector<OrderZero> first_zero_by_order(MarginRow& row) {
+  struct Ranks {
+    std::int64_t tp;
+    AllReduceOrder order;
+  };
+  constexpr Ranks kRanks[] = {{1, AllReduceOrder::kByRank},
+                              {2, AllReduceOrder::kByRank},
+                              {8, AllReduceOrder::kByRank},
+                              {8, AllReduceOrder::kTree}};
+  std::vector<OrderZero> zeros;
+  for (const SumOrderInfo& classes : kSumOrders) {
+    for (const Ranks& ranks : kRanks) {
+      const ReductionOrder order{classes.order, ranks.order, SumOrder::kSequential};
+      const Contender legacy = contender_of(method_from_name("log_softmax"), ranks.tp, order);
+      zeros.push_back({classes.order, ranks.order, ranks.tp, first_zero_loss(legacy, row).value().margin,
+                       24 * std::numbers::ln2 + std::log(largest_share(row, ranks.tp, order))});
+    }
+  }
+  return zeros;
 }
 
 }  // namespace tpce::sim

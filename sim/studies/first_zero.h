@@ -32,4 +32,17 @@ std::optional<FirstZero> first_zero_target_grad(const Contender& contender, Marg
 // shards are added in the given order and this row stands alone in its batch.
 double largest_share(MarginRow& row, std::int64_t tp, ReductionOrder order);
 
+// Where the legacy loss becomes 0 in one order: found by running it, and as 24 ln 2 + ln(largest_share).
+struct OrderZero {
+  SumOrder classes;
+  AllReduceOrder ranks;
+  std::int64_t tp = 1;
+  double margin = 0.0;
+  double predicted = 0.0;
+};
+
+// Every order of the classes on one rank, on two, and on eight added by rank and in a tree. The row must lose its loss
+// between margin 0 and 120, as every row does.
+std::vector<OrderZero> first_zero_by_order(MarginRow& row);
+
 }  // namespace tpce::sim

@@ -71,6 +71,17 @@ TEST(FirstZero, ManyClassesCollapseWhereTheLargestPieceIsLost) {
   }
 }
 
+TEST(FirstZero, ByOrderListsEveryOrder) {
+  MarginRow row = MarginRow::normal(1024);
+  const std::vector<OrderZero> zeros = first_zero_by_order(row);
+  EXPECT_EQ(zeros.size(), 4 * kSumOrders.size());
+  for (const OrderZero& zero : zeros) {
+    const ReductionOrder order{zero.classes, zero.ranks, {}};
+    EXPECT_EQ(zero.margin, first_zero_loss(contender_of(legacy(), zero.tp, order), row)->margin);
+    EXPECT_EQ(zero.predicted, kCollapse + std::log(largest_share(row, zero.tp, order)));
+  }
+}
+
 // A plain loop adds the others one by one to a target that comes first, and all at once to one that comes last.
 TEST(FirstZero, SequentialDependsOnWhereTheTargetStands) {
   MarginRow front = row_with_target(1024, 0), back = row_with_target(1024, 1023);
