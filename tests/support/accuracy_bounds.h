@@ -1,0 +1,38 @@
+// Bounds of docs/accuracy.md in units that a test compares with, and the largest that it saw.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <ostream>
+
+#include "tests/support/ulp.h"
+
+namespace tpce::testing {
+
+// Relative error of S: the exponentials, and what falls below the third digit.
+inline constexpr double kSumBound = 1.51 * 0x1p-24;
+inline double truncation_ulps(std::int64_t vocab) {
+  return static_cast<double>(vocab) * 0x1.6c8e8ep-22;
+}  // V * 2^-21.49
+
+// In ulp of fp32 (subnormals: units of 2^-149).
+inline double loss_bound(std::int64_t vocab) { return 2.1 + truncation_ulps(vocab); }
+inline double target_gradient_bound(std::int64_t vocab) { return 2.1 + truncation_ulps(vocab); }
+inline double gradient_bound(std::int64_t vocab) { return 4.6 + truncation_ulps(vocab); }
+// |sum of dz| / (g p_nt), where nothing is subnormal.
+inline constexpr double kGradientSumBound = 2.5e-7;
+
+// Largest distances seen.
+struct Worst {
+  double loss = 0.0;
+  double target_gradient = 0.0;
+  double gradient = 0.0;
+  double gradient_sum = 0.0;
+
+  friend std::ostream& operator<<(std::ostream& out, const Worst& worst) {
+    return out << "loss " << worst.loss << " ulp, dz_t " << worst.target_gradient << " ulp, dz_j " << worst.gradient
+               << " ulp, |sum dz| / (g p_nt) " << worst.gradient_sum;
+  }
+};
+
+}  // namespace tpce::testing
