@@ -12,6 +12,9 @@ namespace {
 
 [[noreturn]] void fail(const std::string& message) { throw std::invalid_argument(message); }
 
+// For what every rank sees alike.
+[[noreturn]] void fail_alike(const std::string& message) { throw CollectiveError(message); }
+
 std::string text(std::int64_t value) { return std::to_string(value); }
 
 template <class Void>
@@ -94,6 +97,10 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
     const std::string what = "logits of shard " + text(shard.index);
     if (here[static_cast<std::size_t>(shard.index)]) fail(what + ": given twice");
     here[static_cast<std::size_t>(shard.index)] = true;
+    if (shard.logits.cols == plan.columns() && plan.width(shard.index) < plan.columns()) {
+      fail(what + ": got the full logits, " + text(plan.columns()) + " columns, expected the " +
+           text(plan.width(shard.index)) + " columns of the shard alone");
+    }
     check_matrix(what, shard.logits, batch.rows(), plan.width(shard.index));
     if (shard.logits.place.type != capabilities.device) {
       fail(what + ": not in the memory of backend '" + std::string(backend.name()) + "'");
@@ -117,13 +124,14 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
 
 void check_rows(const LossSum& sum, const Options& options) {
   if (sum.first_target_missing != LossSum::kNoRow) {
-    fail("shards: the target of row " + text(sum.first_target_missing) + " is held by no shard");
+    fail_alike("shards: the target of row " + text(sum.first_target_missing) + " is held by no shard");
   }
   if (sum.first_target_twice != LossSum::kNoRow) {
-    fail("shards: the target of row " + text(sum.first_target_twice) + " is held by two shards");
+    fail_alike("shards: the target of row " + text(sum.first_target_twice) + " is held by two shards");
   }
   if (options.non_finite_row == NonFiniteRow::kError && sum.first_not_finite != LossSum::kNoRow) {
-    fail("logits: row " + text(sum.first_not_finite) + " holds NaN or +inf, or nothing above -inf; its loss is NaN");
+    fail_alike("logits: row " + text(sum.first_not_finite) +
+               " holds NaN or +inf, or nothing above -inf; its loss is NaN");
   }
 }
 

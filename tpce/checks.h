@@ -9,10 +9,10 @@
 
 namespace tpce {
 
-// Shapes, places and types of the batch, and every label.
+// Shapes, places and types of the batch, and every label, as far as this rank sees them; rank_checks.h has the rest.
 void check_batch(const Batch& batch, const Options& options, const Backend& backend, const Communicator& communicator);
 
-// The rows that cannot have a loss, after the partials of all ranks were merged.
+// The rows that cannot have a loss, after the partials of all ranks were merged. Throws CollectiveError.
 void check_rows(const LossSum& sum, const Options& options);
 
 // Shapes, types and overlaps of the gradients. True where one of them is the logits themselves.

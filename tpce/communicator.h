@@ -2,11 +2,20 @@
 // and finished separately, so that it overlaps the kernels of the next chunk.
 #pragma once
 
+#include <stdexcept>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "tpce/backend.h"
 
 namespace tpce {
+
+// Bad input that every rank of the group knows of, and throws alike: no rank waits for another, so none is ended.
+class CollectiveError : public std::invalid_argument {
+ public:
+  using std::invalid_argument::invalid_argument;
+};
 
 class Communicator {
  public:
@@ -30,6 +39,9 @@ class Communicator {
   // Merges a sum of every rank: the optional second collective, for the gradient norm.
   virtual void all_reduce(BinnedSum& sum) = 0;
 
+  // What each rank gives, in the order of ranks: for the checks among ranks, short and once a batch.
+  virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
+
   // Ends the run on every rank, with the reason, where this rank cannot go on.
   virtual void abort(std::string_view reason) noexcept = 0;
 };
@@ -44,6 +56,7 @@ class SelfCommunicator final : public Communicator {
   Pending start_all_reduce(const Partials&, Backend&, Queue) override { return {}; }
   void finish(Pending, Queue) override {}
   void all_reduce(BinnedSum&) override {}
+  std::vector<std::string> all_gather(std::string_view mine) override { return {std::string(mine)}; }
   void abort(std::string_view) noexcept override {}
 };
 

@@ -11,6 +11,7 @@
 
 #include "tpce/checks.h"
 #include "tpce/float_mode.h"
+#include "tpce/rank_checks.h"
 
 namespace tpce {
 
@@ -60,6 +61,8 @@ template <class Body>
 auto abort_on_error(Communicator& communicator, Body&& body) {
   try {
     return body();
+  } catch (const CollectiveError&) {
+    throw;
   } catch (const std::exception& error) {
     communicator.abort(error.what());
     throw;
@@ -83,7 +86,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
   const Queue queue = runtime.queue;
   const DefaultFloatMode mode;
   return abort_on_error(communicator, [&] {
-    check_batch(batch, options, backend, communicator);
+check_ranks(batch, options, runtime);
     const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
     const auto chunk_size = static_cast<std::size_t>(chunk_rows);
     // Planes start with 8-byte elements, so rounding up the rows keeps the second chunk's aligned.
@@ -174,14 +177,16 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
 Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, const ForwardBackward& arguments,
                                     const Runtime& runtime) {
   if (runtime.communicator.size() > 1 || options.non_finite_row == NonFiniteRow::kError) {
-    check_upstream(arguments.upstream, options);
-    check_gradients(batch, arguments.gradients, runtime.backend);
-    Forward forward = cross_entropy_forward(batch, options, arguments.rows, runtime);
-    cross_entropy_backward(forward.saved, arguments.upstream, arguments.gradients, runtime, arguments.squares);
-    return forward.loss;
+    return abort_on_error(runtime.communicator, [&] {
+      check_upstream(arguments.upstream, options);
+      check_gradients(batch, arguments.gradients, runtime.backend);
+      Forward forward = cross_entropy_forward(batch, options, arguments.rows, runtime);
+      cross_entropy_backward(forward.saved, arguments.upstream, arguments.gradients, runtime, arguments.squares);
+      return forward.loss;
+    });
   }
   const DefaultFloatMode mode;
-  check_batch(batch, options, runtime.backend, runtime.communicator);
+  check_ranks(batch, options, runtime);
   check_upstream(arguments.upstream, options);
   check_gradients(batch, arguments.gradients, runtime.backend);
   std::int64_t valid_rows = 0;

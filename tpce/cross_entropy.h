@@ -78,7 +78,8 @@ struct Forward {
 // Loss of the batch. Every label is checked before anything is written.
 // Throws std::invalid_argument, naming the argument, row and value: shapes that do not fit, shards that are not the
 // plan's or not all here (one process) or twice here, fp64 logits, a label outside [0, vocab) that is not ignore_index,
-// and, with NonFiniteRow::kError, a row that holds NaN or +inf.
+// and, with NonFiniteRow::kError, a row that holds NaN or +inf. With several ranks (rank_checks.h) every rank throws
+// the same CollectiveError; an error that strikes one rank later, such as std::bad_alloc, ends the run on all of them.
 Forward cross_entropy_forward(const Batch& batch, const Options& options, const RowOutputs& rows,
                               const Runtime& runtime);
 

@@ -22,6 +22,7 @@ struct Meeting {
   std::condition_variable changed;
   std::array<std::vector<std::vector<RowPartial>>, 2> started;  // by rank and chunk
   std::array<std::vector<BinnedSum>, 2> sums;
+  std::array<std::vector<std::string>, 2> texts;
   std::string aborted;
 };
 
@@ -69,6 +70,15 @@ class TwoRanks final : public Communicator {
     merge(sum, others[reduced_++]);
   }
 
+  std::vector<std::string> all_gather(std::string_view mine) override {
+    std::unique_lock lock(meeting_.mutex);
+    meeting_.texts[static_cast<std::size_t>(rank_)].emplace_back(mine);
+    meeting_.changed.notify_all();
+    const std::size_t turn = gathered_++;
+    wait(lock, [&] { return meeting_.texts[static_cast<std::size_t>(1 - rank_)].size() > turn; });
+    return {meeting_.texts[0][turn], meeting_.texts[1][turn]};
+  }
+
   void abort(std::string_view reason) noexcept override {
     const std::lock_guard lock(meeting_.mutex);
     if (meeting_.aborted.empty()) meeting_.aborted = reason;
@@ -98,6 +108,7 @@ class TwoRanks final : public Communicator {
   std::vector<Partials> in_flight_;
   std::size_t finished_ = 0;
   std::size_t reduced_ = 0;
+  std::size_t gathered_ = 0;
 };
 
 // Calls body(communicator) on both ranks and waits for both. Returns each rank's error message, empty where none.

@@ -89,6 +89,12 @@ TEST_F(Checks, MissingShard) {
   EXPECT_EQ(refusal([&] { check_batch(problem.batch(), options, backend, ranks); }), "accepted");
 }
 
+TEST_F(Checks, FullLogitsAsAShard) {
+  shard(1).logits = matrix_of<const float>(memory.data(), 3, 8);
+  EXPECT_EQ(batch_refusal(),
+            "logits of shard 1: got the full logits, 8 columns, expected the 3 columns of the shard alone");
+}
+
 TEST_F(Checks, Vocab) {
   for (const std::int64_t vocab : {std::int64_t{0}, std::int64_t{-1}, std::int64_t{9}}) {
     problem.set_vocab(vocab);
@@ -138,6 +144,7 @@ class Unreachable final : public Communicator {
   Pending start_all_reduce(const Partials&, Backend&, Queue) override { return {}; }
   void finish(Pending, Queue) override {}
   void all_reduce(BinnedSum&) override {}
+  std::vector<std::string> all_gather(std::string_view) override { return {}; }
   void abort(std::string_view) noexcept override {}
 };
 

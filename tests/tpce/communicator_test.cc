@@ -21,6 +21,7 @@ TEST(SelfCommunicator, LeavesWhatItReducesAsItIs) {
   const BinnedSum before = sum;
   self.all_reduce(sum);
   EXPECT_EQ(sum, before);
+  EXPECT_EQ(self.all_gather("one"), std::vector<std::string>{"one"});
 }
 
 }  // namespace
