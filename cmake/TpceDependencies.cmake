@@ -22,3 +22,10 @@ tpce_dependency(nlohmann_json::nlohmann_json nlohmann_json PC nlohmann_json)
 tpce_dependency(OpenSSL::Crypto OpenSSL PC libcrypto)
 tpce_dependency(CLI11::CLI11 CLI11 PC CLI11)
 tpce_dependency(Threads::Threads Threads LINK -pthread)
+
+# Ranks over MPI are an option: everything else works without.
+option(TPCE_MPI "Build mpi/, the communicator over MPI" ON)
+if(TPCE_MPI)
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C interface alone
+  tpce_dependency(MPI::MPI_CXX MPI COMPONENTS CXX PC ompi-c)
+endif()

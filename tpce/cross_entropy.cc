@@ -86,7 +86,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
   const Queue queue = runtime.queue;
   const DefaultFloatMode mode;
   return abort_on_error(communicator, [&] {
-check_ranks(batch, options, runtime);
+    check_ranks(batch, options, runtime);
     const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
     const auto chunk_size = static_cast<std::size_t>(chunk_rows);
     // Planes start with 8-byte elements, so rounding up the rows keeps the second chunk's aligned.

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -115,10 +116,11 @@ RankView decoded(std::string_view bytes) {
     view.error = bytes.substr(std::min<std::size_t>(bytes.size(), 1));
     return view;
   }
-  std::vector<std::int64_t> values((bytes.size() - 1) / sizeof(std::int64_t));
-  std::memcpy(values.data(), bytes.data() + 1, values.size() * sizeof(std::int64_t));
-  std::copy_n(values.begin(), view.fields.size(), view.fields.begin());
-  view.shards.assign(values.begin() + static_cast<std::ptrdiff_t>(view.fields.size()), values.end());
+  bytes.remove_prefix(1);
+  std::memcpy(view.fields.data(), bytes.data(), sizeof view.fields);
+  bytes.remove_prefix(sizeof view.fields);
+  view.shards.resize(bytes.size() / sizeof(std::int64_t));
+  if (!view.shards.empty()) std::memcpy(view.shards.data(), bytes.data(), bytes.size());
   return view;
 }
 
@@ -168,7 +170,11 @@ void check_coverage(std::span<const RankView> views, std::int64_t tp) {
 
 void check_ranks(const Batch& batch, const Options& options, const Runtime& runtime) {
   if (runtime.communicator.size() == 1) {
-    check_batch(batch, options, runtime.backend, runtime.communicator);
+    try {
+      check_batch(batch, options, runtime.backend, runtime.communicator);
+    } catch (const std::invalid_argument& error) {
+      fail(error.what());
+    }
     return;
   }
   std::vector<RankView> views;

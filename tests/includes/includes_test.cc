@@ -29,11 +29,12 @@ const std::map<std::string, Strings> kAllowed = {
     {"tpce", {kProblem}},
     {"reference", {kProblem}},
     {"simd", {kProblem, "tpce"}},
+    {"mpi", {kProblem, "tpce"}},
     {"io", {kProblem, "tpce"}},
     {"golden", {kProblem, "tpce", "io"}},
     {"sim", {kProblem, "tpce", "reference"}},
-    {"tools", {kProblem, "tpce", "reference", "simd", "io", "golden", "sim"}},
-    {"tests", {kProblem, "tpce", "reference", "simd", "io", "golden", "sim", "tools"}},
+    {"tools", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim"}},
+    {"tests", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim", "tools"}},
 };
 
 // Folders with C++ that is not part of the build's layers.

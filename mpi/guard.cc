@@ -1,0 +1,113 @@
+#include "mpi/guard.h"
+
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <stdexcept>
+#include <string>
+
+namespace tpce::mpi {
+
+namespace {
+
+// By which a launcher or a user ends the run.
+constexpr std::array kEndingSignals{SIGTERM, SIGINT, SIGHUP, SIGQUIT};
+
+void write_all(const char* text, std::size_t size) noexcept {
+  while (size > 0) {
+    const ssize_t written = write(STDERR_FILENO, text, size);
+    if (written < 0 && errno == EINTR) continue;
+    if (written <= 0) return;
+    text += written;
+    size -= static_cast<std::size_t>(written);
+  }
+}
+
+// What a rank prints from its signal handler, where nothing can be formatted.
+std::string& guard_killed_message() {
+  static std::string message;
+  return message;
+}
+
+void on_guard_killed(int) {
+  const std::string& message = guard_killed_message();
+  write_all(message.data(), message.size());
+  _exit(128 + SIGKILL);
+}
+
+bool is_ending(int signal) {
+  for (const int ending : kEndingSignals) {
+    if (signal == ending) return true;
+  }
+  return false;
+}
+
+// Waits for the wait status of the child, and hands on what is sent to end it. `ended` is whether anything was.
+int wait_for_rank(pid_t child, const sigset_t& awaited, bool& ended) {
+  for (;;) {
+    const int signal = sigwaitinfo(&awaited, nullptr);
+    if (is_ending(signal)) {
+      ended = true;
+      kill(child, signal);
+      continue;
+    }
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) == child && (WIFEXITED(status) || WIFSIGNALED(status))) return status;
+  }
+}
+
+// Whether a signal that ends the run comes within the time.
+bool ended_within(std::chrono::milliseconds time, const sigset_t& awaited) {
+  const timespec timeout{.tv_sec = time.count() / 1000, .tv_nsec = time.count() % 1000 * 1000000};
+  return is_ending(sigtimedwait(&awaited, nullptr, &timeout));
+}
+
+[[noreturn]] void guard(pid_t child, const LaunchedRank& rank, const std::string& prefix, const sigset_t& awaited) {
+  bool ended = false;
+  const int status = wait_for_rank(child, awaited, ended);
+  if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
+  const int signal = WTERMSIG(status);
+  if (!ended && !is_ending(signal) && !ended_within(wait_to_tell(rank.rank), awaited)) {
+    const std::string message = prefix + "killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")" +
+                                (signal == SIGKILL ? ", as where memory runs out\n" : "\n");
+    write_all(message.data(), message.size());
+  }
+  _exit(128 + signal);
+}
+
+}  // namespace
+
+void guard_rank(const char* program, const LaunchedRank& rank) {
+  const std::string prefix =
+      std::string(program) + ": error: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) + ": ";
+  sigset_t awaited;
+  sigset_t before;
+  sigemptyset(&awaited);
+  sigaddset(&awaited, SIGCHLD);
+  for (const int signal : kEndingSignals) sigaddset(&awaited, signal);
+  sigprocmask(SIG_BLOCK, &awaited, &before);
+
+  const pid_t parent = getpid();
+  const pid_t child = fork();
+  if (child < 0) throw std::runtime_error("mpi: cannot fork the guard of a rank: " + std::string(std::strerror(errno)));
+  if (child > 0) guard(child, rank, prefix, awaited);
+
+  guard_killed_message() = prefix + "killed: the process that guards it ended\n";
+  // A signal that nothing else uses.
+  const int guard_killed = SIGRTMIN + 5;
+  struct sigaction action = {};
+  action.sa_handler = on_guard_killed;
+  sigaction(guard_killed, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, guard_killed);
+  if (getppid() != parent) on_guard_killed(guard_killed);  // it ended before that
+  sigprocmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace tpce::mpi

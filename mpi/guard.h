@@ -1,0 +1,16 @@
+// A rank that is killed cannot say so itself. Its guard can: a second process, its parent, that only waits.
+#pragma once
+
+#include "mpi/environment.h"
+
+namespace tpce::mpi {
+
+// Forks. Returns in the child, which goes on as the rank; the parent waits for it and exits as it does. Where a signal
+// ends the child, other than one that was sent to end the run, the parent prints
+//   <program>: error: rank 2 of 4: killed by signal 9 (Killed), as where memory runs out
+// after wait_to_tell(), and exits with 128 + the signal, upon which the launcher ends the other ranks. Where the parent
+// is killed, the child prints the like and exits. Called at the start of main: before any thread, before MPI, with
+// nothing in the buffers of stdout. Throws std::runtime_error where it cannot fork.
+void guard_rank(const char* program, const LaunchedRank& rank);
+
+}  // namespace tpce::mpi
