@@ -3,6 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "sim/methods/method.h"
 
 namespace tpce::sim {
@@ -24,6 +28,33 @@ TEST(MemoryLedger, ExplainsThePublishedPeaks) {
   EXPECT_EQ(gib(ledger("log_softmax", Execution::kCompiled).peak_bytes()), "7.83");
   EXPECT_EQ(gib(ledger("softplus_eager", Execution::kEager).peak_bytes()), "5.87");
   EXPECT_EQ(gib(ledger("softplus_recompute", Execution::kCompiled).peak_bytes()), "3.91");
+}
+
+// The tables of docs/memory.md, in bf16 tensors of [T, V_local]: an fp32 one is 2. What is left over are [T, 1]
+// tensors, at most 5 of them.
+TEST(MemoryLedger, PhasesAreThoseOfTheDocumentation) {
+  struct Documented {
+    std::string_view method;
+    Execution execution;
+    std::vector<std::int64_t> phases;
+  };
+  const std::vector<Documented> table{
+      {"log_softmax", Execution::kEager, {2, 4, 6, 6, 4, 6, 8, 8, 3}},
+      {"log_softmax", Execution::kCompiled, {2, 4, 4, 4, 3}},
+      {"softplus_eager", Execution::kEager, {2, 2, 2, 2, 3}},
+      {"softplus_recompute", Execution::kEager, {3, 3, 3, 4}},
+      {"softplus_recompute", Execution::kCompiled, {1, 2}},
+  };
+  constexpr std::int64_t kUnit = 16384LL * 64128 * 2;
+  for (const Documented& documented : table) {
+    const MemoryLedger ledger = sim::ledger(documented.method, documented.execution);
+    std::vector<std::int64_t> phases;
+    for (const Phase& phase : ledger.phases) {
+      phases.push_back(ledger.bytes(phase) / kUnit);
+      EXPECT_LE(ledger.bytes(phase) % kUnit, 5 * 16384 * 4) << documented.method << ": " << phase.name;
+    }
+    EXPECT_EQ(phases, documented.phases) << documented.method;
+  }
 }
 
 TEST(MemoryLedger, CountsTensorsByShape) {
