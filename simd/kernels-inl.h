@@ -22,12 +22,13 @@ namespace tpce::simd::HWY_NAMESPACE {
 
 // Highway's MulAdd rounds twice on its portable targets, so the portable kernels are the definition itself.
 template <class T>
-RowPartial PartialOfRow(const RowLogits& row, BlockSkipping) {
+RowPartial PartialOfRow(const RowLogits& row, BlockSkipping, ExpCache*) {
   return row_partial(static_cast<const T*>(row.logits), row.classes, row.target);
 }
 
 template <class T, class Out>
-void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares) {
+void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares,
+                   std::span<const CachedBlock>) {
   const auto* logits = static_cast<const T*>(row.logits);
   auto* out = static_cast<Out*>(gradients);
   const bool reads = gradient.kind == RowGradient::Kind::kGrid || gradient.kind == RowGradient::Kind::kHuge;
@@ -132,12 +133,15 @@ struct Accumulators {
 
 struct BlockScan {
   VF max;
+  VF min;     // only where exponentials are kept
   VF poison;  // NaN where a NaN or +inf may have been seen
 };
 
-// Adds a block's values to the accumulators with kDigits digits and scans it. kDigits = 0 only scans.
-template <int kDigits, class T>
-HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin& bin, Accumulators& accumulators) {
+// Adds a block's values to the accumulators with kDigits digits and scans it; writes the exponentials to keep, whole
+// vectors of them, where kKeep. kDigits = 0 only scans.
+template <int kDigits, bool kKeep, class T>
+HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin& bin, Accumulators& accumulators,
+                              float* keep) {
   using namespace exp_split_constants;
   const D d;
   const DU du;
@@ -147,7 +151,9 @@ HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin&
   const VF magic1 = hn::Set(d, RegisterLane::kMagic1);
   const VF magic2 = hn::Set(d, RegisterLane::kMagic2);
   VF max = hn::Set(d, -std::numeric_limits<float>::infinity());
+  VF min = hn::Set(d, std::numeric_limits<float>::infinity());
   VF poison = hn::Zero(d);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   VU a0 = accumulators.digit[0];
   VU a1 = accumulators.digit[1];
   VU a2 = accumulators.digit[2];
@@ -162,6 +168,11 @@ HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin&
       f = hn::MulAdd(clamped, hn::Set(d, kLog2eRest), f);
       const VF polynomial = ExpPolynomial(d, f);
       const VF y = hn::BitCast(d, hn::Add(hn::BitCast(du, polynomial), hn::ShiftLeft<23>(hn::BitCast(du, t))));
+      if constexpr (kKeep) {
+        min = hn::Min(min, x);
+        hn::StoreU(y, d, keep);
+        keep += lanes;
+      }
       VF r = y;
       if constexpr (kDigits >= 3) {
         const VF t0 = hn::Add(r, magic0);
@@ -176,13 +187,12 @@ HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin&
       a2 = hn::Add(a2, hn::BitCast(du, hn::Add(r, magic2)));
     }
   });
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto added = static_cast<std::uint32_t>((count + lanes - 1) / lanes);
   accumulators.digit[0] = a0;
   accumulators.digit[1] = a1;
   accumulators.digit[2] = a2;
   for (int i = 3 - kDigits; i < 3; ++i) accumulators.count[i] += added;
-  return {max, poison};
+  return {max, min, poison};
 }
 
 HWY_INLINE void Clear(Accumulators& accumulators) {
@@ -211,18 +221,18 @@ HWY_INLINE void Flush(Accumulators& accumulators, Digits& digits) {
   Clear(accumulators);
 }
 
-template <class T>
+template <bool kKeep, class T>
 HWY_INLINE BlockScan AddBlock(int digits, const T* p, std::int64_t count, const RegisterBin& bin,
-                              Accumulators& accumulators) {
+                              Accumulators& accumulators, float* keep) {
   switch (digits) {
     case 0:
-      return AddBlock<0>(p, count, bin, accumulators);
+      return AddBlock<0, false>(p, count, bin, accumulators, keep);
     case 1:
-      return AddBlock<1>(p, count, bin, accumulators);
+      return AddBlock<1, kKeep>(p, count, bin, accumulators, keep);
     case 2:
-      return AddBlock<2>(p, count, bin, accumulators);
+      return AddBlock<2, kKeep>(p, count, bin, accumulators, keep);
     default:
-      return AddBlock<3>(p, count, bin, accumulators);
+      return AddBlock<3, kKeep>(p, count, bin, accumulators, keep);
   }
 }
 
@@ -232,15 +242,18 @@ bool HoldsNanOrPositiveInfinity(const T* p, std::int64_t count) {
 }
 
 // The walk over one row: the target splits it into two spans, and each span into blocks.
-template <class T>
+template <class T, bool kKeep>
 class RowWalk {
  public:
-  explicit RowWalk(BlockSkipping skipping) : skipping_(skipping == BlockSkipping::kOn) { Clear(accumulators_); }
+  RowWalk(const T* row, BlockSkipping skipping, ExpCache* cache)
+      : row_(row), skipping_(skipping == BlockSkipping::kOn), cache_(cache) {
+    Clear(accumulators_);
+  }
 
-  // False where the register form cannot give the row's digits, and the definition must.
-  bool Add(const T* p, std::int64_t count) {
-    for (std::int64_t first = 0; first < count; first += kBlock) {
-      if (!AddOne(p + first, std::min(kBlock, count - first))) return false;
+  // Columns [first, last). False where the register form cannot give the row's digits, and the definition must.
+  bool Add(std::int64_t first, std::int64_t last) {
+    for (; first < last; first += kBlock) {
+      if (!AddOne(first, std::min(kBlock, last - first))) return false;
     }
     return true;
   }
@@ -259,15 +272,20 @@ class RowWalk {
   bool NeedsDefinition() const { return seen_low_ && max_ < kLowest + 64.0f; }
 
  private:
-  bool AddOne(const T* p, std::int64_t count) {
+  bool AddOne(std::int64_t first, std::int64_t count) {
     const D d;
+    const T* p = row_ + first;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-    const auto adds = static_cast<std::uint32_t>((count + lanes - 1) / lanes);
-    if (accumulators_.count[2] + adds > RegisterLane::kCapacity) Flush(accumulators_, digits_);
+    const std::int64_t vectors = (count + lanes - 1) / lanes;
+    if (accumulators_.count[2] + static_cast<std::uint32_t>(vectors) > RegisterLane::kCapacity) {
+      Flush(accumulators_, digits_);
+    }
+    float* keep = nullptr;
+    if constexpr (kKeep) keep = cache_->room(static_cast<std::size_t>(vectors * lanes));
     // The digits are guessed from the last block, and the guess is checked against the block's own maximum after it:
     // one pass over memory, repeated where the maximum rose into a higher bin.
     const Accumulators before = accumulators_;
-    const BlockScan scan = AddBlock(guess_, p, count, bin_constants_, accumulators_);
+    BlockScan scan = AddGuess(guess_, p, count, keep);
     const float max = hn::GetLane(hn::MaxOfLanes(d, scan.max)) + 0.0f;
     if (!(hn::GetLane(hn::SumOfLanes(d, scan.poison)) < std::numeric_limits<float>::infinity()) ||
         !(max < std::numeric_limits<float>::infinity())) {
@@ -283,22 +301,33 @@ class RowWalk {
       return true;
     }
     const std::int32_t block_bin = bin_of_logit(max);
-    if (max_ <= kLowest || block_bin > bin_) {
+    const bool raises = max_ <= kLowest || block_bin > bin_;
+    if (raises) {
       accumulators_ = before;
       Raise(block_bin);
-      max_ = max;
-      AddBlock<3>(p, count, bin_constants_, accumulators_);
-      guess_ = 3;
-      return true;
     }
     max_ = std::max(max_, max);
     const int needed = skipping_ ? digits_needed(block_bin, bin_) : 3;
-    if (needed > guess_) {
-      accumulators_ = before;
-      AddBlock(needed, p, count, bin_constants_, accumulators_);
+    if (raises || needed > guess_) {
+      if (!raises) accumulators_ = before;
+      scan = AddGuess(needed, p, count, keep);
+      guess_ = needed;
+    }
+    if constexpr (kKeep) {
+      // A clamped value is not its exponential.
+      if (keep != nullptr && guess_ > 0 && hn::GetLane(hn::MinOfLanes(d, scan.min)) > bin_constants_.clamp) {
+        cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(vectors * lanes));
+      }
     }
     guess_ = needed;
     return true;
+  }
+
+  BlockScan AddGuess(int digits, const T* p, std::int64_t count, float* keep) {
+    if constexpr (kKeep) {
+      if (keep != nullptr) return AddBlock<true>(digits, p, count, bin_constants_, accumulators_, keep);
+    }
+    return AddBlock<false>(digits, p, count, bin_constants_, accumulators_, nullptr);
   }
 
   void Raise(std::int32_t bin) {
@@ -308,7 +337,9 @@ class RowWalk {
     bin_constants_ = register_bin(bin);
   }
 
+  const T* row_;
   bool skipping_;
+  ExpCache* cache_;
   bool seen_low_ = false;
   bool not_finite_ = false;
   int guess_ = 0;  // the first block is only scanned
@@ -319,14 +350,13 @@ class RowWalk {
   Digits digits_;
 };
 
-template <class T>
-RowPartial PartialOfRow(const RowLogits& row, BlockSkipping skipping) {
+template <class T, bool kKeep>
+RowPartial WalkRow(const RowLogits& row, BlockSkipping skipping, ExpCache* cache) {
   const auto* logits = static_cast<const T*>(row.logits);
-  RowWalk<T> walk(skipping);
+  RowWalk<T, kKeep> walk(logits, skipping, cache);
   const bool here = row.target >= 0;
   const std::int64_t first = here ? row.target : row.classes;
-  bool register_form = walk.Add(logits, first);
-  if (here) register_form = register_form && walk.Add(logits + first + 1, row.classes - first - 1);
+  const bool register_form = walk.Add(0, first) && (!here || walk.Add(first + 1, row.classes));
   if (!register_form || walk.NeedsDefinition()) return row_partial(logits, row.classes, row.target);
 
   const float target_logit = here ? widen(logits[row.target]) : 0.0f;
@@ -338,6 +368,11 @@ RowPartial PartialOfRow(const RowLogits& row, BlockSkipping skipping) {
   partial.target_logit = target_logit + 0.0f;
   partial.flags = flags;
   return partial;
+}
+
+template <class T>
+RowPartial PartialOfRow(const RowLogits& row, BlockSkipping skipping, ExpCache* cache) {
+  return cache != nullptr ? WalkRow<T, true>(row, skipping, cache) : WalkRow<T, false>(row, skipping, nullptr);
 }
 
 HWY_INLINE void StoreRounded(D d, VF v, float* p) { hn::StoreU(v, d, p); }
@@ -448,6 +483,39 @@ HWY_INLINE void AddSquares(const float* p, std::int64_t count, BinnedSum& square
   merge(squares, top);
 }
 
+// Rounds vectors to bf16 without a look at zeros: |v| >= 2^-126 rounds to no zero. The result is in the high halves.
+HWY_INLINE VU RoundNormalToHighHalf(VF v) {
+  const DU du;
+  const VU bits = hn::BitCast(du, v);
+  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
+}
+
+// Gradients of a block whose exponentials were kept; factor * 2^power is |q| 2^(k - B + 23 b), chosen so that every
+// product is a normal fp32: then RN(y q) 2^s is RN(y q 2^s), the one product that is formed.
+template <class T>
+HWY_INLINE void GradientOfCached(const CachedBlock& block, float factor, T* out) {
+  const D d;
+  const VF scale = hn::Set(d, factor);
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  const float* y = block.values;
+  const std::int64_t count = block.count;
+  std::int64_t j = 0;
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    // The order of ForEachVector: the even elements of two vectors, then the odd ones.
+    const DU du;
+    const VU high = hn::Set(du, 0xffff0000u);
+    for (; j + 2 * lanes <= count; j += 2 * lanes) {
+      const VU even = RoundNormalToHighHalf(hn::Mul(hn::LoadU(d, y + j), scale));
+      const VU odd = RoundNormalToHighHalf(hn::Mul(hn::LoadU(d, y + j + lanes), scale));
+      const VU pair = hn::Or(hn::ShiftRight<16>(even), hn::And(odd, high));
+      hn::StoreU(pair, du, reinterpret_cast<std::uint32_t*>(out + j));
+    }
+  }
+  for (; j + lanes <= count; j += lanes) StoreRounded(d, hn::Mul(hn::LoadU(d, y + j), scale), out + j);
+  for (; j < count; ++j) round_to(y[j] * factor, &out[j]);
+}
+
 HWY_INLINE void RoundBlock(const float* p, std::int64_t count, float* out) {
   if (out != p) std::copy(p, p + count, out);
 }
@@ -466,7 +534,8 @@ HWY_INLINE void RoundBlock(const float* p, std::int64_t count, Out* out) {
 }
 
 template <class T, class Out>
-void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares) {
+void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares,
+                   std::span<const CachedBlock> cached) {
   const auto* logits = static_cast<const T*>(row.logits);
   auto* out = static_cast<Out*>(gradients);
   using Kind = RowGradient::Kind;
@@ -480,6 +549,7 @@ void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* grad
     if (out != nullptr) round_to(dz, &out[j]);
   };
   HWY_ALIGN float block[kBlock];
+  std::size_t next = 0;  // of the cached blocks
   const auto span = [&](std::int64_t begin, std::int64_t end) {
     if (!register_form) {
       for (std::int64_t j = begin; j < end; ++j) {
@@ -487,13 +557,29 @@ void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* grad
       }
       return;
     }
-    for (std::int64_t j = begin; j < end; j += kBlock) {
+    for (std::int64_t j = begin; j < end;) {
       const std::int64_t count = std::min(kBlock, end - j);
+      if constexpr (std::is_same_v<T, Out>) {
+        if (out != nullptr && squares == nullptr && next < cached.size()) {
+          const CachedBlock& kept = cached[next];
+          if (kept.first == j) {
+            ++next;
+            const std::int64_t power = gradient.shift + std::int64_t{kBinBits} * kept.bin;
+            // Kept values lie in [2^-87, 2^22] and q in [1/2, 1].
+            if (power >= -38 && power <= 100) {
+              GradientOfCached(kept, gradient.factor * static_cast<float>(power_of_two(power)), out + j);
+              j += kept.count;
+              continue;
+            }
+          }
+        }
+      }
       float* dz = block;
       if constexpr (std::is_same_v<Out, float>) dz = out != nullptr ? out + j : block;
       GradientOfBlock(logits + j, count, gradient, dz);
       if (squares != nullptr) AddSquares(dz, count, *squares);
       if (out != nullptr) RoundBlock(dz, count, out + j);
+      j += count;
     }
   };
   span(0, first);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,12 +23,56 @@ struct RowLogits {
   std::int64_t target = -1;  // -1: held elsewhere
 };
 
-// row_partial() of tpce/row_partial.h.
-using PartialKernel = RowPartial (*)(const RowLogits& row, BlockSkipping skipping);
+// The exponentials of columns [first, first + count) of a stretch, in units of Q_b, as forward made them.
+struct CachedBlock {
+  std::int64_t first;
+  std::int64_t count;
+  std::int32_t bin;     // b
+  const float* values;  // in the order in which the kernel walked the block
+};
+
+// What forward keeps for the backward of the same row: memory of one thread, used again for each row.
+class ExpCache {
+ public:
+  // Room for `capacity` exponentials.
+  explicit ExpCache(std::size_t capacity) : values_(capacity) {}
+
+  void clear() {
+    used_ = 0;
+    blocks_.clear();
+    stretches_.clear();
+  }
+  // What is kept from here on belongs to the next stretch of the row.
+  void begin_stretch() { stretches_.push_back(blocks_.size()); }
+  // The blocks kept of stretch i, in order; none where there was no such stretch.
+  std::span<const CachedBlock> stretch(std::size_t i) const {
+    if (i >= stretches_.size()) return {};
+    const std::size_t end = i + 1 < stretches_.size() ? stretches_[i + 1] : blocks_.size();
+    return std::span(blocks_).subspan(stretches_[i], end - stretches_[i]);
+  }
+
+  // Room for a block, or null where there is none.
+  float* room(std::size_t values) { return values_.size() - used_ < values ? nullptr : values_.data() + used_; }
+  void keep(const CachedBlock& block, std::size_t values) {
+    blocks_.push_back(block);
+    used_ += values;
+  }
+
+ private:
+  std::vector<float> values_;
+  std::size_t used_ = 0;
+  std::vector<CachedBlock> blocks_;
+  std::vector<std::size_t> stretches_;  // where each begins in blocks_
+};
+
+// row_partial() of tpce/row_partial.h; keeps exponentials where cache is not null.
+using PartialKernel = RowPartial (*)(const RowLogits& row, BlockSkipping skipping, ExpCache* cache);
 
 // Gradients [width] of the stretch. out may be the logits themselves, or null where only the squares are wanted;
-// squares may be null.
-using GradientKernel = void (*)(const RowLogits& row, const RowGradient& gradient, void* out, BinnedSum* squares);
+// squares may be null; cached are the blocks that the partial kernel of the same target kept of this stretch, in order,
+// or none.
+using GradientKernel = void (*)(const RowLogits& row, const RowGradient& gradient, void* out, BinnedSum* squares,
+                                std::span<const CachedBlock> cached);
 
 // The kernels of one instruction set.
 struct Kernels {

@@ -19,6 +19,9 @@ constexpr std::int64_t kTasksPerThread = 4;
 // Columns of a task at the least, where rows are cut: below, starting a task costs more than it saves.
 constexpr std::int64_t kMinTaskColumns = 8192;
 
+// 960 KiB a thread: what forward keeps of a row for its backward, as far as it goes.
+constexpr std::size_t kCachedExponentials = 240 * 1024;
+
 std::string target_or_environment(const std::string& target) {
   const char* forced = std::getenv("TPCE_TARGET");
   return target.empty() && forced != nullptr ? std::string(forced) : target;
@@ -66,30 +69,33 @@ std::vector<SimdBackend::Pieces> SimdBackend::tasks_of_row(const Batch& batch, s
   return tasks;
 }
 
-RowPartial SimdBackend::partial_of(const Batch& batch, const Options& options, std::int64_t row,
-                                   const Pieces& pieces) const {
-  if (batch.labels[row] == options.ignore_index) return RowPartial::only_flags(RowPartial::kIgnored);
+RowPartial SimdBackend::partial_of(const Batch& batch, const Options& options, const RowTask& row) const {
+  if (row.cache != nullptr) row.cache->clear();
+  if (batch.labels[row.row] == options.ignore_index) return RowPartial::only_flags(RowPartial::kIgnored);
   RowPartial partial;
-  for (const Piece& piece : pieces) {
-    const Shard& shard = batch.shards[piece.shard];
-    tpce::merge(partial, kernels_.partial_of(shard.logits.dtype)(stretch_of(batch, piece, row), block_skipping_));
+  for (const Piece& piece : row.pieces) {
+    if (row.cache != nullptr) row.cache->begin_stretch();
+    const PartialKernel kernel = kernels_.partial_of(batch.shards[piece.shard].logits.dtype);
+    tpce::merge(partial, kernel(stretch_of(batch, piece, row.row), block_skipping_, row.cache));
   }
   return partial;
 }
 
-BinnedSum SimdBackend::write_gradient(const Batch& batch, const GradientTask& task, std::int64_t row,
-                                      const RowGradient& gradient, const Pieces& pieces) const {
+BinnedSum SimdBackend::write_gradient(const Batch& batch, const GradientTask& task, const RowGradient& gradient,
+                                      const RowTask& row) const {
   BinnedSum squares;
-  for (const Piece& piece : pieces) {
+  for (std::size_t i = 0; i < row.pieces.size(); ++i) {
+    const Piece& piece = row.pieces[i];
     DType dtype = DType::kFloat32;
     void* out = nullptr;
     if (!task.gradients.empty()) {
       const Matrix& matrix = task.gradients[piece.shard];
       dtype = matrix.dtype;
-      out = matrix.row_range(row, 1).column_range(piece.first, piece.count).data;
+      out = matrix.row_range(row.row, 1).column_range(piece.first, piece.count).data;
     }
-    kernels_.gradient_of(batch.shards[piece.shard].logits.dtype, dtype)(stretch_of(batch, piece, row), gradient, out,
-                                                                        task.squares != nullptr ? &squares : nullptr);
+    const GradientKernel kernel = kernels_.gradient_of(batch.shards[piece.shard].logits.dtype, dtype);
+    kernel(stretch_of(batch, piece, row.row), gradient, out, task.squares != nullptr ? &squares : nullptr,
+           row.cache != nullptr ? row.cache->stretch(i) : std::span<const CachedBlock>{});
   }
   return squares;
 }
@@ -100,7 +106,7 @@ void SimdBackend::partials(const Batch& batch, const Options& options, RowRange 
   if (per_row == 1) {
     executor_->for_each(rows.count, [&](std::int64_t i) {
       const DefaultFloatMode mode;
-      into.store(i, partial_of(batch, options, rows.first + i, tasks.front()));
+      into.store(i, partial_of(batch, options, {rows.first + i, tasks.front(), nullptr}));
     });
     return;
   }
@@ -108,7 +114,7 @@ void SimdBackend::partials(const Batch& batch, const Options& options, RowRange 
   executor_->for_each(rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
     partials[static_cast<std::size_t>(t)] =
-        partial_of(batch, options, rows.first + t / per_row, tasks[static_cast<std::size_t>(t % per_row)]);
+        partial_of(batch, options, {rows.first + t / per_row, tasks[static_cast<std::size_t>(t % per_row)], nullptr});
   });
   for (std::int64_t i = 0; i < rows.count; ++i) {
     RowPartial partial;
@@ -137,7 +143,8 @@ void SimdBackend::gradient(const Batch& batch, const GradientTask& task, Queue) 
     const DefaultFloatMode mode;
     const std::int64_t row = task.rows.first + t / per_row;
     const RowGradient gradient = row_gradient(task.saved[t / per_row], task.upstream.of_row(row));
-    const BinnedSum squares = write_gradient(batch, task, row, gradient, tasks[static_cast<std::size_t>(t % per_row)]);
+    const BinnedSum squares =
+        write_gradient(batch, task, gradient, {row, tasks[static_cast<std::size_t>(t % per_row)], nullptr});
     if (task.squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);
     tpce::merge(*task.squares, squares);
@@ -154,11 +161,12 @@ void SimdBackend::forward_backward(const Batch& batch, const Options& options, c
   std::mutex squares_mutex;
   executor_->for_each(task.rows.count, [&](std::int64_t i) {
     const DefaultFloatMode mode;
-    const std::int64_t row = task.rows.first + i;
-    const FinalRow final_row = tpce::finalize(partial_of(batch, options, row, tasks.front()));
+    thread_local ExpCache cache(kCachedExponentials);
+    const RowTask row{task.rows.first + i, tasks.front(), &cache};
+    const FinalRow final_row = tpce::finalize(partial_of(batch, options, row));
     results.store(i, final_row);
-    const RowGradient gradient = row_gradient(final_row.saved, task.upstream.of_row(row));
-    const BinnedSum squares = write_gradient(batch, task, row, gradient, tasks.front());
+    const RowGradient gradient = row_gradient(final_row.saved, task.upstream.of_row(row.row));
+    const BinnedSum squares = write_gradient(batch, task, gradient, row);
     if (task.squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);
     tpce::merge(*task.squares, squares);

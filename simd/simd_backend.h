@@ -52,10 +52,17 @@ class SimdBackend final : public Backend {
 
   // What one task does of one row: all of it, or, where there are too few rows to keep every thread busy, one piece.
   std::vector<Pieces> tasks_of_row(const Batch& batch, std::int64_t rows) const;
-  RowPartial partial_of(const Batch& batch, const Options& options, std::int64_t row, const Pieces& pieces) const;
+
+  // One task: pieces of one row, and what its forward keeps for its backward, or null.
+  struct RowTask {
+    std::int64_t row;
+    const Pieces& pieces;
+    ExpCache* cache;
+  };
+  RowPartial partial_of(const Batch& batch, const Options& options, const RowTask& row) const;
   // Returns the squares, where the task asks for them.
-  BinnedSum write_gradient(const Batch& batch, const GradientTask& task, std::int64_t row, const RowGradient& gradient,
-                           const Pieces& pieces) const;
+  BinnedSum write_gradient(const Batch& batch, const GradientTask& task, const RowGradient& gradient,
+                           const RowTask& row) const;
 
   Kernels kernels_;
   std::unique_ptr<Executor> executor_;

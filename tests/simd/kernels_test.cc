@@ -71,11 +71,11 @@ void expect_no_access_beyond_the_row(const Kernels& kernels) {
       for (const std::int64_t target : {std::int64_t{-1}, std::int64_t{0}, width / 2, width - 1}) {
         const RowLogits row{z, width, width, target};
         const DType dtype = DTypeOf<T>::value;
-        RowPartial partial = kernels.partial_of(dtype)(row, BlockSkipping::kOn);
+        RowPartial partial = kernels.partial_of(dtype)(row, BlockSkipping::kOn, nullptr);
         EXPECT_TRUE(partial == row_partial(z, width, target));
         partial.flags |= RowPartial::kTargetHere;
         const RowGradient gradient = row_gradient(finalize(partial).saved, 1.0);
-        kernels.gradient_of(dtype, dtype)(row, gradient, gradients.data(), nullptr);
+        kernels.gradient_of(dtype, dtype)(row, gradient, gradients.data(), nullptr, {});
         std::vector<T> expected(static_cast<std::size_t>(width));
         for (std::int64_t j = 0; j < width; ++j) {
           round_to(j == target ? gradient.target : non_target_gradient(gradient, widen(z[j])),
