@@ -1,7 +1,6 @@
 #include "tools/evaluate.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
@@ -13,7 +12,6 @@
 #include "sim/methods/method.h"
 #include "tools/progress.h"
 #include "tpce/checks.h"
-#include "tpce/scalar_backend.h"
 
 namespace tpce::tools {
 
@@ -21,43 +19,6 @@ namespace {
 
 // Memory for one range of rows of the gradient, which is also what progress is shown by.
 constexpr std::int64_t kRangeElements = std::int64_t{1} << 22;
-
-std::vector<std::string> backends_that_are_here() {
-  std::vector<std::string> names;
-  for (const BackendInfo& backend : backends()) {
-    if (backend.missing.empty()) names.push_back(backend.name);
-  }
-  return names;
-}
-
-std::vector<std::string> methods_of(std::string_view backend) {
-  std::vector<std::string> names;
-  for (const MethodInfo& method : methods()) {
-    if (method.backend == backend) names.push_back(method.name);
-  }
-  return names;
-}
-
-const MethodInfo& find_method(std::string_view name) {
-  std::vector<std::string> names;
-  for (const MethodInfo& method : methods()) {
-    if (method.name == name) return method;
-    names.push_back(method.name);
-  }
-  throw std::invalid_argument(
-      fmt::format("method: got {}, expected one of {}", io::quote(name), fmt::join(names, ", ")));
-}
-
-void check_backend(std::string_view name) {
-  for (const BackendInfo& backend : backends()) {
-    if (backend.name != name) continue;
-    if (backend.missing.empty()) return;
-    throw std::invalid_argument(fmt::format("backend: {} is missing: {}; here are {}", name, backend.missing,
-                                            fmt::join(backends_that_are_here(), ", ")));
-  }
-  throw std::invalid_argument(
-      fmt::format("backend: got {}, expected one of {}", io::quote(name), fmt::join(backends_that_are_here(), ", ")));
-}
 
 // The file as the library sees it: shards that are column slices of the mapped matrix, and any range of its rows.
 class Problem {
@@ -182,11 +143,12 @@ CanonicalForward canonical_forward(const Problem& problem, const Options& option
   return result;
 }
 
-Evaluation evaluate_canonical(const Problem& problem, const Options& options, const GradientSink* sink) {
-  ScalarBackend backend;
+Evaluation evaluate_canonical(const Problem& problem, const Request& request, const GradientSink* sink) {
+  const Options& options = request.options;
+  const std::unique_ptr<Backend> backend = make_backend(request.choice.backend);
   SelfCommunicator self;
   Progress progress("loss", 2 * problem.rows());
-  CanonicalForward forward = canonical_forward(problem, options, backend, progress);
+  CanonicalForward forward = canonical_forward(problem, options, *backend, progress);
 
   const std::int64_t divisor = options.reduction == Reduction::kMean ? forward.sum.valid_rows : 1;
   const Upstream upstream{.scalar = 1.0 / static_cast<double>(divisor)};
@@ -197,7 +159,7 @@ Evaluation evaluate_canonical(const Problem& problem, const Options& options, co
     const std::int64_t count = saved.batch().rows();
     std::vector<Matrix> shards;
     if (sink != nullptr) shards = gradient.shards(count);
-    cross_entropy_backward(saved, upstream, shards, {.backend = backend, .communicator = self}, &squares);
+    cross_entropy_backward(saved, upstream, shards, {.backend = *backend, .communicator = self}, &squares);
     if (sink != nullptr) sink->rows(gradient.rows(count));
     progress.advance(count);
   }
@@ -209,10 +171,10 @@ Evaluation evaluate_canonical(const Problem& problem, const Options& options, co
 // The fp32 losses that the canonical method gives the rows, where it takes the logits; else nothing.
 std::vector<float> canonical_nll(const Problem& problem, Options options) {
   if (problem.dtype() == DType::kFloat64) return {};
-  ScalarBackend backend;
+  const std::unique_ptr<Backend> backend = make_backend(choose_method("canonical", std::nullopt).backend);
   options.non_finite_row = NonFiniteRow::kNan;
   Progress progress("canonical loss", problem.rows());
-  return canonical_forward(problem, options, backend, progress).nll;
+  return canonical_forward(problem, options, *backend, progress).nll;
 }
 
 Evaluation evaluate_simulated(const Problem& problem, const MethodInfo& method, const Options& options,
@@ -295,67 +257,14 @@ std::int64_t count_collapsed(const std::vector<float>& nll, const std::vector<fl
 
 }  // namespace
 
-const std::vector<MethodInfo>& methods() {
-  static const std::vector<MethodInfo> all = [] {
-    std::vector<MethodInfo> list{{.name = "canonical",
-                                  .backend = "scalar",
-                                  .summary = "order-free and collapse-free: the same bits for every tp",
-                                  .bits_depend_on_tp = false}};
-    const std::pair<std::string_view, std::string_view> references[] = {
-        {"certified", "the correctly rounded value, proved by interval arithmetic"},
-        {"multiprecision", "the definition in 50 decimal digits"},
-        {"fp64", "the definition in careful fp64"},
-    };
-    for (const auto& [name, summary] : references) {
-      list.push_back({std::string(name), "reference", std::string(summary), false});
-    }
-    for (const sim::Method* method : sim::methods()) {
-      list.push_back({std::string(method->name()), "simulator", std::string(method->summary()), true});
-    }
-    return list;
-  }();
-  return all;
-}
-
-const std::vector<BackendInfo>& backends() {
-  static const std::vector<BackendInfo> all{
-      {"scalar", "", "the canonical method in its plainest form, one row at a time"},
-      {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
-      {"simulator", "", "the methods that fail, each in a stated order of sums"},
-      {"simd", "not part of this version", "the canonical method in vector instructions"},
-      {"gpu", "not part of this version", "the canonical method on CUDA devices"},
-      {"mpi", "not part of this version", "the canonical method over ranks of an MPI launcher"},
-  };
-  return all;
-}
-
-MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend) {
-  if (backend) check_backend(*backend);
-  if (!method && !backend) return {find_method("canonical"), "scalar"};
-  if (!method) {
-    if (*backend == "reference") return {find_method("certified"), "reference"};
-    if (*backend == "simulator") {
-      throw std::invalid_argument(
-          fmt::format("backend: simulator needs a method: one of {}", fmt::join(methods_of("simulator"), ", ")));
-    }
-    return {find_method("canonical"), *backend};
-  }
-  const MethodInfo& info = find_method(*method);
-  if (backend && info.backend != *backend) {
-    throw std::invalid_argument(fmt::format("backend: {} cannot run method {}, expected {}; {} runs {}", *backend,
-                                            info.name, info.backend, *backend, fmt::join(methods_of(*backend), ", ")));
-  }
-  return {info, info.backend};
-}
-
 Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, const Request& request,
                     const GradientSink* sink) {
   try {
     const Problem problem(file, request);
     const MethodInfo& method = request.choice.method;
     Evaluation evaluation;
-    if (request.choice.backend == "scalar") {
-      evaluation = evaluate_canonical(problem, request.options, sink);
+    if (method.name == "canonical") {
+      evaluation = evaluate_canonical(problem, request, sink);
     } else {
       evaluation = request.choice.backend == "simulator" ? evaluate_simulated(problem, method, request.options, sink)
                                                          : evaluate_reference(problem, method, request.options, sink);

@@ -5,40 +5,13 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "io/logits_file.h"
+#include "tools/methods.h"
 #include "tpce/cross_entropy.h"
 
 namespace tpce::tools {
-
-struct MethodInfo {
-  std::string name;
-  std::string backend;  // that runs it when none is asked for
-  std::string summary;
-  bool bits_depend_on_tp = false;
-};
-
-// Every method that this build has, the canonical one first.
-const std::vector<MethodInfo>& methods();
-
-struct BackendInfo {
-  std::string name;
-  std::string missing;  // why this build lacks it; empty where it is there
-  std::string summary;
-};
-
-// Every backend that the project knows, missing ones too.
-const std::vector<BackendInfo>& backends();
-
-// The method and the backend that runs it, where either may be left open: canonical; reference alone means certified.
-// Throws std::invalid_argument that lists what would do.
-struct MethodChoice {
-  MethodInfo method;
-  std::string backend;
-};
-MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend);
 
 struct Request {
   MethodChoice choice;

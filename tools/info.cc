@@ -10,15 +10,15 @@
 #include <boost/version.hpp>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <sstream>
 #include <thread>
 
 #include "tools/build_info.h"
 #include "tools/command.h"
-#include "tools/evaluate.h"
 #include "tools/fingerprint.h"
+#include "tools/methods.h"
 #include "tools/output.h"
-#include "tpce/scalar_backend.h"
 
 namespace tpce::tools {
 
@@ -33,6 +33,7 @@ constexpr const char* kExamples = R"(Examples:
 struct InfoCommand {
   bool json = false;
   bool fingerprint = false;
+  std::optional<std::string> backend;
 
   int run() const;
 };
@@ -96,7 +97,7 @@ nlohmann::ordered_json to_json(const Cpu& cpu) {
     json["backends"].push_back(std::move(entry));
   }
   for (const MethodInfo& method : methods()) {
-    json["methods"].push_back({{"name", method.name}, {"backend", method.backend}, {"summary", method.summary}});
+    json["methods"].push_back({{"name", method.name}, {"backends", method.backends}, {"summary", method.summary}});
   }
   for (const Library& library : libraries()) json["libraries"][library.name] = library.version;
   return json;
@@ -113,7 +114,7 @@ std::string to_text(const Cpu& cpu) {
   }
   text += "\nmethods\n";
   for (const MethodInfo& method : methods()) {
-    text += fmt::format("  {:<25} {}: {}\n", method.name, method.backend, method.summary);
+    text += fmt::format("  {:<25} {}: {}\n", method.name, fmt::join(method.backends, ", "), method.summary);
   }
   text += "\nlibraries\n";
   for (const Library& library : libraries()) text += fmt::format("  {:<25} {}\n", library.name, library.version);
@@ -129,8 +130,8 @@ int InfoCommand::run() const {
     }
     return 0;
   }
-  ScalarBackend backend;
-  const std::vector<FingerprintCase> cases = fingerprint_cases(backend);
+  const MethodChoice choice = choose_method("canonical", backend);
+  const std::vector<FingerprintCase> cases = fingerprint_cases(*make_backend(choice.backend));
   if (!json) {
     print(tools::fingerprint(cases) + "\n");
     return 0;
@@ -150,6 +151,7 @@ std::vector<Command> add_info(CLI::App& program) {
   app->add_flag("--json", command->json, "print one JSON object");
   app->add_flag("--fingerprint", command->fingerprint,
                 "compute a fixed suite of cases and print the SHA-256 of their bits; with --json, of each case too");
+  app->add_option("--backend", command->backend, "the backend that computes it")->type_name("NAME");
   return {{app, [command] { return command->run(); }}};
 }
 

@@ -13,31 +13,6 @@ namespace tpce::tools {
 
 namespace {
 
-std::string method_names() {
-  std::vector<std::string> names;
-  for (const MethodInfo& method : methods()) names.push_back(method.name);
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-std::string backend_names() {
-  std::vector<std::string> names;
-  for (const BackendInfo& backend : backends()) {
-    if (backend.missing.empty()) names.push_back(backend.name);
-  }
-  return fmt::format("{}", fmt::join(names, ", "));
-}
-
-// Decimal and within 64 bits. CLI11 alone reads "010" as 8 and a number too large as the largest.
-std::string whole_number(const std::string& text) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end) {
-    throw CLI::ValidationError(fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text)));
-  }
-  return std::to_string(value);
-}
-
 // "1000,0,24": at least one width. Whether they add up is for the shard plan to say.
 std::vector<std::int64_t> parse_widths(const std::string& text) {
   std::vector<std::int64_t> widths;
@@ -57,6 +32,16 @@ std::vector<std::int64_t> parse_widths(const std::string& text) {
 }
 
 }  // namespace
+
+std::string whole_number(const std::string& text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end) {
+    throw CLI::ValidationError(fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text)));
+  }
+  return std::to_string(value);
+}
 
 void ProblemOptions::add_problem_to(CLI::App& command) {
   command.add_option("--labels", labels_, "labels [T], int32 or int64, in a file of their own")->type_name("FILE");
@@ -90,8 +75,12 @@ void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
   command.add_option("--shards", shards_, "cut it into shards of these widths, which add up to the columns")
       ->type_name("W,W,...")
       ->excludes(tp);
-  command.add_option("--backend", backend, "what computes: " + backend_names())->type_name("NAME");
-  if (with_method) command.add_option("--method", method, "the loss: " + method_names())->type_name("NAME");
+  command
+      .add_option("--backend", backend, fmt::format("what computes: {}", fmt::join(available_backend_names(), ", ")))
+      ->type_name("NAME");
+  if (with_method)
+    command.add_option("--method", method, fmt::format("the loss: {}", fmt::join(method_names(), ", ")))
+        ->type_name("NAME");
 }
 
 io::LogitsRequest ProblemOptions::input(const std::string& file) const {

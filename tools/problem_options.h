@@ -11,6 +11,10 @@
 
 namespace tpce::tools {
 
+// For option->transform(): refuses what is not a decimal integer of 64 bits. CLI11 alone reads "010" as 8 and a number
+// that is too large as the largest.
+std::string whole_number(const std::string& text);
+
 class ProblemOptions {
  public:
   // How the file is read, and what the loss is: --labels, --tensor, --label-tensor, --dtype, --cast, --vocab,

@@ -31,7 +31,7 @@ TEST(InfoCommand, JsonSaysWhyABackendIsMissing) {
       EXPECT_FALSE(backend.at("missing").get<std::string>().empty()) << backend;
     }
   }
-  for (const char* name : {"scalar", "reference", "simulator"}) {
+  for (const char* name : {"scalar", "simd", "reference", "simulator"}) {
     EXPECT_EQ(std::count(available.begin(), available.end(), name), 1) << name;
   }
   EXPECT_EQ(json.at("methods").at(0).at("name"), "canonical");
@@ -42,9 +42,11 @@ TEST(InfoCommand, JsonSaysWhyABackendIsMissing) {
 // The committed hash is what ties all builds together: clang and g++, and later every backend.
 TEST(InfoCommand, FingerprintIsTheCommittedOne) {
   const TemporaryDirectory directory;
-  const Output output = run(directory, {"info", "--fingerprint"});
-  EXPECT_EQ(output.exit_code, 0) << output.err;
-  EXPECT_EQ(output.out, read_text(TPCE_TEST_DATA "/fingerprint.txt"));
+  for (const char* backend : {"scalar", "simd"}) {
+    const Output output = run(directory, {"info", "--fingerprint", "--backend", backend});
+    EXPECT_EQ(output.exit_code, 0) << output.err;
+    EXPECT_EQ(output.out, read_text(TPCE_TEST_DATA "/fingerprint.txt"));
+  }
 }
 
 TEST(InfoCommand, FingerprintCasesDiffer) {

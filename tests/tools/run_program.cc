@@ -8,7 +8,7 @@
 
 #include <algorithm>
 #include <fstream>
-#include <iterator>
+#include <sstream>
 #include <stdexcept>
 
 extern char** environ;
@@ -72,7 +72,9 @@ Output run(const TemporaryDirectory& directory, const std::vector<std::string>& 
 
 std::string read_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
 }
 
 void write_text(const std::string& path, const std::string& text) {

@@ -1,0 +1,136 @@
+#include "tools/methods.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <stdexcept>
+#include <utility>
+
+#include "io/error.h"
+#include "sim/methods/method.h"
+#include "simd/simd_backend.h"
+#include "tpce/scalar_backend.h"
+
+namespace tpce::tools {
+
+namespace {
+
+BackendInfo simd_info() {
+  BackendInfo info{.name = "simd", .missing = "", .summary = ""};
+  try {
+    const simd::SimdBackend backend;
+    info.summary = fmt::format("the canonical method in vector instructions ({}) over {} threads", backend.target(),
+                               backend.threads());
+  } catch (const std::exception& error) {
+    info.missing = error.what();
+    info.summary = "the canonical method in vector instructions over threads";
+  }
+  return info;
+}
+
+bool available(std::string_view backend) {
+  const std::vector<std::string> names = available_backend_names();
+  return std::find(names.begin(), names.end(), backend) != names.end();
+}
+
+const MethodInfo& find_method(std::string_view name) {
+  for (const MethodInfo& method : methods()) {
+    if (method.name == name) return method;
+  }
+  throw std::invalid_argument(
+      fmt::format("method: got {}, expected one of {}", io::quote(name), fmt::join(method_names(), ", ")));
+}
+
+void check_backend(std::string_view name) {
+  if (available(name)) return;
+  const std::string here = fmt::format("{}", fmt::join(available_backend_names(), ", "));
+  for (const BackendInfo& backend : backends()) {
+    if (backend.name != name) continue;
+    throw std::invalid_argument(fmt::format("backend: {} is missing: {}; here are {}", name, backend.missing, here));
+  }
+  throw std::invalid_argument(fmt::format("backend: got {}, expected one of {}", io::quote(name), here));
+}
+
+std::vector<std::string> methods_of(std::string_view backend) {
+  std::vector<std::string> names;
+  for (const MethodInfo& method : methods()) {
+    if (std::find(method.backends.begin(), method.backends.end(), backend) != method.backends.end()) {
+      names.push_back(method.name);
+    }
+  }
+  return names;
+}
+
+}  // namespace
+
+const std::vector<MethodInfo>& methods() {
+  static const std::vector<MethodInfo> all = [] {
+    std::vector<MethodInfo> list{{"canonical", {}, "order-free and collapse-free: the same bits for every tp"}};
+    for (const char* backend : {"simd", "scalar"}) {
+      if (available(backend)) list[0].backends.emplace_back(backend);
+    }
+    const std::pair<const char*, const char*> references[] = {
+        {"certified", "the correctly rounded value, proved by interval arithmetic"},
+        {"multiprecision", "the definition in 50 decimal digits"},
+        {"fp64", "the definition in careful fp64"},
+    };
+    for (const auto& [name, summary] : references) list.push_back({name, {"reference"}, summary});
+    for (const sim::Method* method : sim::methods()) {
+      list.push_back({std::string(method->name()), {"simulator"}, std::string(method->summary()), true});
+    }
+    return list;
+  }();
+  return all;
+}
+
+const std::vector<BackendInfo>& backends() {
+  static const std::vector<BackendInfo> all{
+      {"scalar", "", "the canonical method in its plainest form, one row at a time"},
+      simd_info(),
+      {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
+      {"simulator", "", "the methods that fail, each in a stated order of sums"},
+      {"gpu", "not part of this version", "the canonical method on CUDA devices"},
+      {"mpi", "not part of this version", "the canonical method over ranks of an MPI launcher"},
+  };
+  return all;
+}
+
+std::vector<std::string> method_names() {
+  std::vector<std::string> names;
+  for (const MethodInfo& method : methods()) names.push_back(method.name);
+  return names;
+}
+
+std::vector<std::string> available_backend_names() {
+  std::vector<std::string> names;
+  for (const BackendInfo& backend : backends()) {
+    if (backend.missing.empty()) names.push_back(backend.name);
+  }
+  return names;
+}
+
+MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend) {
+  if (backend) check_backend(*backend);
+  if (!method && backend == "simulator") {
+    throw std::invalid_argument(
+        fmt::format("backend: simulator needs a method: one of {}", fmt::join(methods_of("simulator"), ", ")));
+  }
+  const MethodInfo& info = find_method(method.value_or(backend == "reference" ? "certified" : "canonical"));
+  const std::string chosen = backend.value_or(info.backends.front());
+  if (std::find(info.backends.begin(), info.backends.end(), chosen) == info.backends.end()) {
+    throw std::invalid_argument(fmt::format("backend: {} cannot run method {}, expected {}; {} runs {}", chosen,
+                                            info.name, fmt::join(info.backends, " or "), chosen,
+                                            fmt::join(methods_of(chosen), ", ")));
+  }
+  return {info, chosen};
+}
+
+std::unique_ptr<Backend> make_backend(std::string_view name) {
+  check_backend(name);
+  if (name == "scalar") return std::make_unique<ScalarBackend>();
+  if (name == "simd") return std::make_unique<simd::SimdBackend>();
+  throw std::invalid_argument(fmt::format("backend: {} does not run the canonical method", name));
+}
+
+}  // namespace tpce::tools

@@ -1,0 +1,48 @@
+// The methods and backends of this build, by name: what --method and --backend take, and `tpce info` lists.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tpce/backend.h"
+
+namespace tpce::tools {
+
+struct MethodInfo {
+  std::string name;
+  std::vector<std::string> backends;  // that run it, the default first
+  std::string summary;
+  bool bits_depend_on_order = false;  // of sums, and so on tp
+};
+
+// Every method that this build has, the canonical one first.
+const std::vector<MethodInfo>& methods();
+
+struct BackendInfo {
+  std::string name;
+  std::string missing;  // why it cannot be used here; empty where it can
+  std::string summary;
+};
+
+// Every backend that the project knows, missing ones too.
+const std::vector<BackendInfo>& backends();
+
+std::vector<std::string> method_names();
+std::vector<std::string> available_backend_names();
+
+struct MethodChoice {
+  MethodInfo method;
+  std::string backend;
+};
+
+// The method and the backend that runs it, where either may be left open: canonical, and the method's default backend;
+// backend reference alone means certified. Throws std::invalid_argument that lists what would do.
+MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend);
+
+// A backend of the canonical method. Throws std::invalid_argument for any other name.
+std::unique_ptr<Backend> make_backend(std::string_view name);
+
+}  // namespace tpce::tools
