@@ -3,15 +3,15 @@
 #include <gtest/gtest.h>
 
 #include "io/npy.h"
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
 
-using test::expect_parts;
-using test::message_of;
-using test::read_bytes;
-using test::Scratch;
+using testing::expect_parts;
+using testing::message_of;
+using testing::read_bytes;
+using testing::Scratch;
 
 TEST(ArrayWriter, WritesTheBytesThatNumPyWrites) {
   const Scratch scratch;

@@ -9,15 +9,15 @@
 #include <csignal>
 #include <optional>
 
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
 
-using test::expect_parts;
-using test::message_of;
-using test::read_bytes;
-using test::Scratch;
+using testing::expect_parts;
+using testing::message_of;
+using testing::read_bytes;
+using testing::Scratch;
 
 mode_t mode_of(const std::string& path) {
   struct stat status {};

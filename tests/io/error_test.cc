@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
@@ -21,7 +21,7 @@ TEST(Printable, KeepsUtf8NamesAndEscapesControls) {
 }
 
 TEST(Fail, NamesTheFileOnOneLine) {
-  EXPECT_EQ(test::message_of([] { fail("odd\nname", "row {}: {}", 3, "bad"); }), "odd\\nname: row 3: bad");
+  EXPECT_EQ(testing::message_of([] { fail("odd\nname", "row {}: {}", 3, "bad"); }), "odd\\nname: row 3: bad");
 }
 
 TEST(ShapeText, IsAList) {

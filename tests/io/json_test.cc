@@ -4,13 +4,13 @@
 
 #include <vector>
 
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
 
-using test::expect_parts;
-using test::message_of;
+using testing::expect_parts;
+using testing::message_of;
 
 TEST(ParseJson, KeepsTheOrderOfMembers) {
   EXPECT_EQ(parse_json(R"({"b": 1, "a": [2, {"c": 3}]})", "f", 3).dump(), R"({"b":1,"a":[2,{"c":3}]})");

@@ -5,14 +5,14 @@
 #include "io/array_writer.h"
 #include "io/npy.h"
 #include "io/sha256.h"
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
 
-using test::expect_parts;
-using test::message_of;
-using test::Scratch;
+using testing::expect_parts;
+using testing::message_of;
+using testing::Scratch;
 using Shape = std::vector<std::int64_t>;
 
 // Elements 0, 1, 2, ... as bytes do not matter to the checks of shape and type.

@@ -4,14 +4,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
 
-using test::expect_parts;
-using test::message_of;
-using test::Scratch;
+using testing::expect_parts;
+using testing::message_of;
+using testing::Scratch;
 
 std::string text_of(const MappedFile& file) {
   return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};

@@ -7,15 +7,15 @@
 #include <cstring>
 #include <random>
 
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
 
-using test::expect_parts;
-using test::message_of;
-using test::read_bytes;
-using test::Scratch;
+using testing::expect_parts;
+using testing::message_of;
+using testing::read_bytes;
+using testing::Scratch;
 
 const std::string kFolder = std::string(TPCE_TEST_DATA) + "/npy/";
 

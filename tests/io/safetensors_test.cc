@@ -6,14 +6,14 @@
 #include <cstring>
 #include <random>
 
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
 
-using test::expect_parts;
-using test::message_of;
-using test::Scratch;
+using testing::expect_parts;
+using testing::message_of;
+using testing::Scratch;
 
 std::string prefix(std::uint64_t length) {
   std::string bytes;

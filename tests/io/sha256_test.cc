@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tests/io/scratch.h"
+#include "tests/support/scratch.h"
 
 namespace tpce::io {
 namespace {
@@ -10,7 +10,7 @@ namespace {
 // FIPS 180-4's published examples.
 TEST(Sha256, GivesThePublishedDigests) {
   EXPECT_EQ(sha256({}), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
-  const test::Scratch scratch;
+  const testing::Scratch scratch;
   EXPECT_EQ(sha256_of_file(scratch.write("a", "abc")),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   EXPECT_EQ(sha256_of_file(scratch.write("b", "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),

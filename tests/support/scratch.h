@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-namespace tpce::test {
+namespace tpce::testing {
 
 class Scratch {
  public:
@@ -69,8 +69,8 @@ std::string message_of(Action&& action) {
 // That `message` holds every one of the parts.
 inline void expect_parts(const std::string& message, std::initializer_list<std::string_view> parts) {
   for (std::string_view part : parts) {
-    EXPECT_NE(message.find(part), std::string::npos) << "lacks \"" << part << "\": " << message;
+    EXPECT_NE(message.find(part), std::string::npos) << "lacks \"" << part << "\": " << message.substr(0, 2000);
   }
 }
 
-}  // namespace tpce::test
+}  // namespace tpce::testing
