@@ -126,8 +126,8 @@ NoiseTest test_noise(std::span<const double> a, std::span<const double> b) {
   const double sum = lagged_sum(differences, test.gap, 0);
   // The sample's autocorrelation is too low by about (1 + 4 r) / n (Kendall 1954). It may reach 1 - 2 / n, where about
   // one step's worth of information is left; below 0 it would only make the test less careful.
-  const double sampled = sum == 0 ? 0 : lagged_sum(differences, test.gap, 1) / sum;
-  const double r = std::clamp(sampled + (1 + 4 * sampled) / n, 0.0, 1 - 2 / n);
+  const double sampled = lagged_sum(differences, test.gap, 1) / sum;  // NaN where the gap is the same at every step
+  const double r = sum == 0 ? 0 : std::clamp(sampled + (1 + 4 * sampled) / n, 0.0, 1 - 2 / n);
   test.effective_steps = n * (1 - r) / (1 + r);
   if (test.effective_steps < kLeastEffectiveSteps) {
     test.standard_error = test.threshold = std::numeric_limits<double>::quiet_NaN();

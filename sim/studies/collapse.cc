@@ -9,7 +9,7 @@
 #include <limits>
 #include <numbers>
 
-#include "sim/studies/gnuplot.h"
+#include "io/gnuplot.h"
 
 namespace tpce::sim {
 namespace {
@@ -223,7 +223,7 @@ std::string collapse_svg(const CollapseReport& report) {
   script += "set title 'size of the target gradient'\n" + plot_command(report, "target");
   script += "set title 'size of the sum of gradients, 0 in exact arithmetic'\n" + plot_command(report, "sum");
   script += "unset multiplot\n";
-  return run_gnuplot(script);
+  return io::run_gnuplot(script);
 }
 
 }  // namespace tpce::sim
