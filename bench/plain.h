@@ -1,5 +1,6 @@
 // The named baseline of every forward speed: the usual, order-dependent fp32 sum of exponentials in vector lanes, with
-// the canonical exp, on the same instruction sets. It is what a fast cross entropy does where nobody asks for equal bits.
+// the canonical exp, on the same instruction sets. It is what a fast cross entropy does where nobody asks for equal
+// bits.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,8 @@ struct PlainKernels {
   std::uint32_t (*read)(const void* data, std::int64_t bytes);
 };
 
-// Throws std::invalid_argument where the target is not one of simd::targets(), or is the portable one, for which there is
-// no plain kernel.
+// Throws std::invalid_argument where the target is not one of simd::targets(), or is the portable one, for which there
+// is no plain kernel.
 PlainKernels plain_kernels_for(std::string_view target);
 
 }  // namespace tpce::bench

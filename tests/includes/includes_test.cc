@@ -34,6 +34,7 @@ const std::map<std::string, Strings> kAllowed = {
     {"golden", {kProblem, "tpce", "io"}},
     {"sim", {kProblem, "tpce", "reference", "io"}},
     {"tools", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim"}},
+    {"bench", {kProblem, "tpce", "simd", "io"}},
     {"tests", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim", "tools"}},
 };
 

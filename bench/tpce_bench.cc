@@ -1,0 +1,346 @@
+// tpce-bench: how fast the loss is, as a ratio to named baselines measured in the same run, interleaved.
+//
+//   tpce-bench --quick --json quick.json       the ratios that need no installed peer, in under a minute
+//   tpce-bench --json full.json                every shape
+//   tpce-bench --benchmark_filter=...          Google Benchmark's own options
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "bench/plain.h"
+#include "io/atomic_file.h"
+#include "io/logits_file.h"
+#include "simd/simd_backend.h"
+#include "tpce/cross_entropy.h"
+
+namespace tpce::bench {
+namespace {
+
+// One set of logits in memory: synthetic, normal with standard deviation 3, or a capture.
+class Logits {
+ public:
+  Logits(DType dtype, std::int64_t rows, std::int64_t vocab) : dtype_(dtype), rows_(rows), vocab_(vocab) {
+    std::mt19937_64 random(1);
+    std::normal_distribution<float> normal(0.0f, 3.0f);
+    // A stretch of random values, longer than any row, read from another start for each row.
+    std::vector<float> values(static_cast<std::size_t>(vocab) + 65536);
+    for (float& value : values) value = normal(random);
+    visit_narrow_dtype(dtype, [&](auto element) {
+      using T = decltype(element);
+      memory_.resize(static_cast<std::size_t>(rows * vocab) * sizeof(T));
+      auto* out = reinterpret_cast<T*>(memory_.data());
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const float* source = values.data() + random() % 65536;
+        for (std::int64_t j = 0; j < vocab; ++j) round_to(source[j], &out[i * vocab + j]);
+      }
+    });
+    for (std::int64_t i = 0; i < rows; ++i) {
+      labels_.push_back(static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(vocab)));
+    }
+  }
+
+  explicit Logits(const std::string& file) : capture_(std::in_place, io::LogitsRequest{.file = file}) {
+    const ConstMatrix matrix = capture_->logits();
+    dtype_ = matrix.dtype;
+    rows_ = matrix.rows;
+    vocab_ = matrix.cols;
+    for (std::int64_t i = 0; i < rows_; ++i) labels_.push_back(capture_->labels()[i]);
+  }
+
+  std::int64_t rows() const { return rows_; }
+  std::int64_t vocab() const { return vocab_; }
+  std::int64_t elements() const { return rows_ * vocab_; }
+  std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(size_of(dtype_)); }
+  Labels labels() const { return {labels_.data(), rows_}; }
+  ConstMatrix matrix() const {
+    if (capture_) return capture_->logits();
+    return {memory_.data(), dtype_, rows_, vocab_, vocab_, {}};
+  }
+
+ private:
+  DType dtype_ = DType::kFloat32;
+  std::int64_t rows_ = 0;
+  std::int64_t vocab_ = 0;
+  std::vector<char> memory_;
+  std::vector<std::int64_t> labels_;
+  std::optional<io::LogitsFile> capture_;
+};
+
+struct Sharded {
+  Sharded(const Logits& logits, std::int64_t tp) : plan(ShardPlan::even(logits.vocab(), tp)) {
+    for (std::int64_t s = 0; s < tp; ++s) {
+      shards.push_back({logits.matrix().column_range(plan.first_class(s), plan.width(s)), s});
+    }
+  }
+  ShardPlan plan;
+  std::vector<Shard> shards;
+};
+
+std::string target() {
+  static const simd::SimdBackend backend;
+  return std::string(backend.target());
+}
+
+simd::SimdBackend& backend_of(int threads) {
+  static std::map<int, std::unique_ptr<simd::SimdBackend>> backends;
+  auto& slot = backends[threads];
+  if (!slot) {
+    simd::SimdOptions options;
+    options.threads = threads;
+    slot = std::make_unique<simd::SimdBackend>(options);
+  }
+  return *slot;
+}
+
+// What a benchmark runs on: logits, shards, threads.
+struct Work {
+  std::shared_ptr<const Logits> logits;
+  std::int64_t tp = 1;
+  int threads = 1;
+};
+
+void run_forward(benchmark::State& state, const Work& work) {
+  const Sharded sharded(*work.logits, work.tp);
+  const Batch batch{sharded.plan, sharded.shards, work.logits->labels(), work.logits->vocab()};
+  SelfCommunicator self;
+  for ([[maybe_unused]] auto iteration : state) {
+    benchmark::DoNotOptimize(cross_entropy_forward(batch, {}, {}, {backend_of(work.threads), self}).loss.value);
+  }
+  state.SetItemsProcessed(state.iterations() * work.logits->elements());
+}
+
+// The gradient buffer is written again and again, as a training step reuses its own.
+void run_forward_backward(benchmark::State& state, const Work& work) {
+  const Sharded sharded(*work.logits, work.tp);
+  const Batch batch{sharded.plan, sharded.shards, work.logits->labels(), work.logits->vocab()};
+  const ConstMatrix logits = work.logits->matrix();
+  std::vector<char> memory(static_cast<std::size_t>(work.logits->bytes()));
+  std::vector<Matrix> gradients;
+  for (const Shard& shard : sharded.shards) {
+    const Matrix whole{memory.data(), logits.dtype, logits.rows, logits.cols, logits.cols, {}};
+    gradients.push_back(whole.column_range(sharded.plan.first_class(shard.index), shard.logits.cols));
+  }
+  SelfCommunicator self;
+  for ([[maybe_unused]] auto iteration : state) {
+    benchmark::DoNotOptimize(
+        cross_entropy_forward_backward(batch, {}, {{}, {}, gradients, nullptr}, {backend_of(work.threads), self})
+            .value);
+  }
+  state.SetItemsProcessed(state.iterations() * work.logits->elements());
+}
+
+using PlainRow = float (*)(DType, const void*, std::int64_t);
+
+void run_plain(benchmark::State& state, const Work& work, PlainRow row) {
+  const ConstMatrix logits = work.logits->matrix();
+  for ([[maybe_unused]] auto iteration : state) {
+    for (std::int64_t i = 0; i < logits.rows; ++i) {
+      benchmark::DoNotOptimize(row(logits.dtype, logits.row_range(i, 1).data, logits.cols));
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * work.logits->elements());
+}
+
+void run_read(benchmark::State& state, const Work& work) {
+  const PlainKernels kernels = plain_kernels_for(target());
+  for ([[maybe_unused]] auto iteration : state) {
+    benchmark::DoNotOptimize(kernels.read(work.logits->matrix().data, work.logits->bytes()));
+  }
+  state.SetItemsProcessed(state.iterations() * work.logits->elements());
+}
+
+void run_copy(benchmark::State& state, const Work& work) {
+  std::vector<char> memory(static_cast<std::size_t>(work.logits->bytes()));
+  for ([[maybe_unused]] auto iteration : state) {
+    std::memcpy(memory.data(), work.logits->matrix().data, memory.size());
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * work.logits->elements());
+}
+
+// Elements/ns of each repetition of each benchmark, by name, beside Google Benchmark's own table.
+class Rates : public benchmark::ConsoleReporter {
+ public:
+  Rates() : ConsoleReporter(OO_None) {}
+  void ReportRuns(const std::vector<Run>& runs) override {
+    for (const Run& run : runs) {
+      const auto items = run.counters.find("items_per_second");
+      if (run.run_type != Run::RT_Iteration || run.error_occurred || items == run.counters.end()) continue;
+      rates_[run.run_name.function_name].push_back(items->second.value * 1e-9);
+    }
+    ConsoleReporter::ReportRuns(runs);
+  }
+
+  double median(const std::string& name) const {
+    std::vector<double> sorted = rates_.at(name);
+    std::sort(sorted.begin(), sorted.end());
+    const std::size_t middle = sorted.size() / 2;
+    return sorted.size() % 2 == 1 ? sorted[middle] : 0.5 * (sorted[middle - 1] + sorted[middle]);
+  }
+  const std::map<std::string, std::vector<double>>& all() const { return rates_; }
+
+ private:
+  std::map<std::string, std::vector<double>> rates_;
+};
+
+// Peak resident memory above what the logits hold, while one forward runs on a new backend, as a share of the logits.
+double extra_memory_share() {
+  const Logits logits(DType::kBFloat16, 512, 128256);
+  const Sharded sharded(logits, 1);
+  const Batch batch{sharded.plan, sharded.shards, logits.labels(), logits.vocab()};
+  const auto status = [](const std::string& key) {
+    std::ifstream file("/proc/self/status");
+    for (std::string line; std::getline(file, line);) {
+      if (line.rfind(key + ":", 0) == 0) return std::stod(line.substr(key.size() + 1)) * 1024;
+    }
+    throw std::runtime_error("/proc/self/status: no " + key);
+  };
+  std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts anew
+  const double before = status("VmRSS");
+  simd::SimdOptions options;
+  options.threads = 1;
+  simd::SimdBackend backend(options);
+  SelfCommunicator self;
+  benchmark::DoNotOptimize(cross_entropy_forward(batch, {}, {}, {backend, self}).loss.value);
+  return (status("VmHWM") - before) / static_cast<double>(logits.bytes());
+}
+
+struct Settings {
+  bool quick = false;
+  std::string json;
+  std::string capture = TPCE_CAPTURE;
+};
+
+std::shared_ptr<const Logits> synthetic(DType dtype, std::int64_t rows, std::int64_t vocab) {
+  static std::map<std::string, std::shared_ptr<const Logits>> made;
+  auto& slot = made[fmt::format("{} {} {}", name_of(dtype), rows, vocab)];
+  if (!slot) slot = std::make_shared<Logits>(dtype, rows, vocab);
+  return slot;
+}
+
+void add(const std::string& name, const std::function<void(benchmark::State&)>& run) {
+  benchmark::RegisterBenchmark(name.c_str(), run)->UseRealTime()->Unit(benchmark::kMillisecond);
+}
+
+void add_all(const std::string& group, const Work& work) {
+  const PlainKernels plain = plain_kernels_for(target());
+  add(group + "/forward", [work](auto& state) { run_forward(state, work); });
+  add(group + "/forward_backward", [work](auto& state) { run_forward_backward(state, work); });
+  if (work.tp != 1 || work.threads != 1) return;
+  add(group + "/plain", [work, plain](auto& state) { run_plain(state, work, plain.two_pass); });
+  add(group + "/plain_online", [work, plain](auto& state) { run_plain(state, work, plain.online); });
+  add(group + "/read", [work](auto& state) { run_read(state, work); });
+  add(group + "/copy", [work](auto& state) { run_copy(state, work); });
+}
+
+void register_quick(const std::string& capture) {
+  add_all("bf16", {synthetic(DType::kBFloat16, 64, 128256)});
+  add_all("fp32", {synthetic(DType::kFloat32, 64, 128256)});
+  add_all("capture", {std::make_shared<Logits>(capture)});
+  add("bf16_tp8/forward", [work = Work{synthetic(DType::kBFloat16, 64, 128256), 8}](auto& s) { run_forward(s, work); });
+  add("bf16_threads2/forward",
+      [work = Work{synthetic(DType::kBFloat16, 64, 128256), 1, 2}](auto& s) { run_forward(s, work); });
+  for (const int threads : {1, 2}) {
+    add(fmt::format("one_row_threads{}/forward", threads),
+        [work = Work{synthetic(DType::kBFloat16, 1, 262144), 1, threads}](auto& s) { run_forward(s, work); });
+  }
+  add("v4096/forward", [work = Work{synthetic(DType::kBFloat16, 2048, 4096)}](auto& s) { run_forward(s, work); });
+  add("v262144/forward", [work = Work{synthetic(DType::kBFloat16, 32, 262144)}](auto& s) { run_forward(s, work); });
+}
+
+void register_full(const std::string& capture) {
+  register_quick(capture);
+  for (const std::int64_t vocab : {32000, 50257, 128256, 262144}) {
+    for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+      for (const std::int64_t rows : {1, 64, 4096}) {
+        if (rows * vocab > (std::int64_t{1} << 29)) continue;  // 2 GiB of fp32 with its gradient is enough
+        for (const int threads : {1, 2}) {
+          for (const std::int64_t tp : {1, 2, 8}) {
+            if (tp != 1 && rows != 64) continue;
+            add_all(fmt::format("{}_v{}_t{}_threads{}_tp{}", name_of(dtype), vocab, rows, threads, tp),
+                    {synthetic(dtype, rows, vocab), tp, threads});
+          }
+        }
+      }
+    }
+  }
+}
+
+nlohmann::ordered_json ratios(const Rates& rates) {
+  const auto ratio = [&](const char* a, const char* b) { return rates.median(a) / rates.median(b); };
+  return {{"forward_bf16_vs_plain", ratio("bf16/forward", "bf16/plain")},
+          {"forward_fp32_vs_plain", ratio("fp32/forward", "fp32/plain")},
+          {"captures_vs_plain", ratio("capture/forward", "capture/plain")},
+          {"fused_bf16_vs_plain", ratio("bf16/forward_backward", "bf16/plain")},
+          {"tp8_vs_tp1", ratio("bf16_tp8/forward", "bf16/forward")},
+          {"threads2_vs_1", ratio("bf16_threads2/forward", "bf16/forward")},
+          {"one_row_threads2_vs_1", ratio("one_row_threads2/forward", "one_row_threads1/forward")},
+          {"extra_memory_share", extra_memory_share()},
+          {"v262144_vs_v4096", ratio("v262144/forward", "v4096/forward")}};
+}
+
+nlohmann::ordered_json to_json(const Rates& rates) {
+  nlohmann::ordered_json json = ratios(rates);
+  json["target"] = target();
+  for (const auto& [name, values] : rates.all()) {
+    const auto [low, high] = std::minmax_element(values.begin(), values.end());
+    json["elements_per_ns"][name] = {{"median", rates.median(name)}, {"min", *low}, {"max", *high}};
+  }
+  return json;
+}
+
+int run(int argc, char** argv) {
+  Settings settings;
+  CLI::App app("tpce-bench: how fast the loss is, as a ratio to named baselines of the same run");
+  app.add_flag("--quick", settings.quick, "Only what the ratios need: under a minute on 2 cores");
+  app.add_option("--json", settings.json, "Write ratios and rates to this file")->type_name("FILE");
+  app.add_option("--capture", settings.capture, "Real logits")->type_name("FILE")->capture_default_str();
+  app.allow_extras();
+  app.footer("Other options go to Google Benchmark: --benchmark_filter, --benchmark_repetitions, ...");
+  CLI11_PARSE(app, argc, argv);
+
+  // Later options win, so that the caller's stand.
+  std::vector<std::string> words{argv[0], "--benchmark_enable_random_interleaving=true",
+                                 settings.quick ? "--benchmark_min_time=0.06" : "--benchmark_min_time=0.2",
+                                 settings.quick ? "--benchmark_repetitions=7" : "--benchmark_repetitions=9"};
+  for (const std::string& extra : app.remaining()) words.push_back(extra);
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  int count = static_cast<int>(arguments.size());
+  benchmark::Initialize(&count, arguments.data());
+  if (benchmark::ReportUnrecognizedArguments(count, arguments.data())) return 2;
+
+  settings.quick ? register_quick(settings.capture) : register_full(settings.capture);
+  Rates rates;
+  benchmark::RunSpecifiedBenchmarks(&rates);
+  if (settings.json.empty()) return 0;
+  io::AtomicFile file(settings.json);
+  file.write(to_json(rates).dump(2) + "\n");
+  file.commit();
+  return 0;
+}
+
+}  // namespace
+}  // namespace tpce::bench
+
+int main(int argc, char** argv) {
+  try {
+    return tpce::bench::run(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "tpce-bench: error: " << error.what() << "\n";
+    return 2;
+  }
+}
