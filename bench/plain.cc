@@ -21,39 +21,27 @@
 HWY_BEFORE_NAMESPACE();
 namespace tpce::simd::HWY_NAMESPACE {
 
-// exp(x) for x in [-87, 0].
-HWY_INLINE VF PlainExp(D d, VF x) {
-  using namespace exp_split_constants;
-  const DU du;
-  const VF magic = hn::Set(d, kRoundMagic);
-  const VF t = hn::MulAdd(x, hn::Set(d, kLog2e), magic);
-  const VF n = hn::Sub(t, magic);
-  VF f = hn::MulSub(x, hn::Set(d, kLog2e), n);
-  f = hn::MulAdd(x, hn::Set(d, kLog2eRest), f);
-  return hn::BitCast(d, hn::Add(hn::BitCast(du, ExpPolynomial(d, f)), hn::ShiftLeft<23>(hn::BitCast(du, t))));
-}
-
-// sum(exp(x - max)); the terms go to two registers in turn, so that no addition waits for the one before it.
+// sum(exp(x - max)).
 template <class T>
 HWY_INLINE float PlainSum(const T* p, std::int64_t count, float max) {
   const D d;
   const VF shift = hn::Set(d, max);
   const VF clamp = hn::Set(d, -87.0f);
+  const VF magic = hn::Set(d, exp_split_constants::kRoundMagic);
   VF sum = hn::Zero(d);
-  VF next = hn::Zero(d);
-  ForEachVector(p, count, [&](VF x) HWY_ATTR {
-    const VF added = hn::Add(next, PlainExp(d, hn::Max(hn::Sub(x, shift), clamp)));
-    next = sum;
-    sum = added;
+  ForEachPair(p, count, [&](VF x0, VF x1) HWY_ATTR {
+    const VF y0 = RegisterExp(d, hn::Max(hn::Sub(x0, shift), clamp), magic);
+    const VF y1 = RegisterExp(d, hn::Max(hn::Sub(x1, shift), clamp), magic);
+    sum = hn::Add(sum, hn::Add(y0, y1));
   });
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(sum, next)));
+  return hn::GetLane(hn::SumOfLanes(d, sum));
 }
 
 template <class T>
 HWY_INLINE float PlainMax(const T* p, std::int64_t count, float start) {
   const D d;
   VF max = hn::Set(d, start);
-  ForEachVector(p, count, [&](VF x) HWY_ATTR { max = hn::Max(max, x); });
+  ForEachPair(p, count, [&](VF x0, VF x1) HWY_ATTR { max = hn::Max(max, hn::Max(x0, x1)); });
   return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 

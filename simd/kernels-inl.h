@@ -60,6 +60,12 @@ constexpr std::int64_t kBlock = 1024;
 constexpr float kLowest = -65000.0f;
 constexpr float kHighest = 65536.0f;
 
+// Where the block that begins at column first ends: on a fixed grid of columns, so that the blocks beyond the target
+// are aligned as the row is.
+HWY_INLINE std::int64_t BlockEnd(std::int64_t first, std::int64_t last) {
+  return std::min(last, (first / kBlock + 1) * kBlock);
+}
+
 HWY_INLINE VF LoadWide(D d, const float* p) { return hn::LoadU(d, p); }
 
 HWY_INLINE VF LoadWide(D d, const BFloat16* p) {
@@ -74,29 +80,47 @@ HWY_INLINE VF LoadWide(D d, const Float16* p) {
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
 }
 
-// Calls body(vector) on all elements [0, count), in any order.
+// The smallest element of [0, count); NaN may be passed over.
+template <class T>
+HWY_INLINE float MinOf(const T* p, std::int64_t count) {
+  const D d;
+  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+  VF min = hn::Set(d, std::numeric_limits<float>::infinity());
+  std::int64_t j = 0;
+  for (; j + lanes <= count; j += lanes) min = hn::Min(min, LoadWide(d, p + j));
+  float smallest = hn::GetLane(hn::MinOfLanes(d, min));
+  for (; j < count; ++j) smallest = std::min(smallest, widen(p[j]));
+  return smallest;
+}
+
+// How many vectors ForEachPair() makes of count elements.
+HWY_INLINE std::int64_t VectorsOf(std::int64_t count) {
+  const auto pair = 2 * static_cast<std::int64_t>(hn::Lanes(D()));
+  return (count + pair - 1) / pair * 2;
+}
+
+// Calls body(vector, vector) on all elements [0, count), in any order, and on -inf in the lanes beyond them.
 template <class T, class Body>
-HWY_INLINE void ForEachVector(const T* p, std::int64_t count, Body&& body) {
+HWY_INLINE void ForEachPair(const T* p, std::int64_t count, Body&& body) {
   const D d;
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   std::int64_t j = 0;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    // A 32-bit lane holds two bf16: a shift widens one, a mask the other. The order of a sum is free.
-    const DU du;
-    const VU high = hn::Set(du, 0xffff0000u);
-    for (; j + 2 * lanes <= count; j += 2 * lanes) {
+  for (; j + 2 * lanes <= count; j += 2 * lanes) {
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      // A 32-bit lane holds two bf16: a shift widens one, a mask the other. The order of a sum is free.
+      const DU du;
       const VU pair = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(p + j));
-      body(hn::BitCast(d, hn::ShiftLeft<16>(pair)));
-      body(hn::BitCast(d, hn::And(pair, high)));
+      body(hn::BitCast(d, hn::ShiftLeft<16>(pair)), hn::BitCast(d, hn::And(pair, hn::Set(du, 0xffff0000u))));
+    } else {
+      body(LoadWide(d, p + j), LoadWide(d, p + j + lanes));
     }
   }
-  for (; j + lanes <= count; j += lanes) body(LoadWide(d, p + j));
   if (j < count) {
-    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
-    for (std::int64_t i = 0; i < lanes; ++i) {
+    HWY_ALIGN float tail[2 * HWY_MAX_BYTES / sizeof(float)];
+    for (std::int64_t i = 0; i < 2 * lanes; ++i) {
       tail[i] = j + i < count ? widen(p[j + i]) : -std::numeric_limits<float>::infinity();
     }
-    body(hn::Load(d, tail));
+    body(hn::Load(d, tail), hn::Load(d, tail + lanes));
   }
 }
 
@@ -125,6 +149,27 @@ HWY_INLINE VF ExpPolynomial(D d, VF f) {
   return hn::MulAdd(f, p, hn::Set(d, 1.0f));
 }
 
+// exp(x) / Q_b: register_exp() of tpce/register_form.h.
+HWY_INLINE VF RegisterExp(D d, VF x, VF magic) {
+  using namespace exp_split_constants;
+  const DU du;
+  const VF t = hn::MulAdd(x, hn::Set(d, kLog2e), magic);
+  const VF n = hn::Sub(t, magic);
+  VF f = hn::MulSub(x, hn::Set(d, kLog2e), n);
+  f = hn::MulAdd(x, hn::Set(d, kLog2eRest), f);
+  return hn::BitCast(d, hn::Add(hn::BitCast(du, ExpPolynomial(d, f)), hn::ShiftLeft<23>(hn::BitCast(du, t))));
+}
+
+// Adds one digit of two vectors to the accumulator, and takes it from them.
+HWY_INLINE VU AddDigit(D d, VU accumulator, VF* r0, VF* r1, VF magic) {
+  const DU du;
+  const VF t0 = hn::Add(*r0, magic);
+  const VF t1 = hn::Add(*r1, magic);
+  *r0 = hn::Sub(*r0, hn::Sub(t0, magic));
+  *r1 = hn::Sub(*r1, hn::Sub(t1, magic));
+  return hn::Add(accumulator, hn::Add(hn::BitCast(du, t0), hn::BitCast(du, t1)));
+}
+
 // Lanes of RegisterLane. Each digit counts its own additions, since blocks may skip leading ones.
 struct Accumulators {
   VU digit[3];
@@ -142,7 +187,6 @@ struct BlockScan {
 template <int kDigits, bool kKeep, class T>
 HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin& bin, Accumulators& accumulators,
                               float* keep) {
-  using namespace exp_split_constants;
   const D d;
   const DU du;
   const VF magic = hn::Set(d, bin.magic);
@@ -157,37 +201,25 @@ HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin&
   VU a0 = accumulators.digit[0];
   VU a1 = accumulators.digit[1];
   VU a2 = accumulators.digit[2];
-  ForEachVector(p, count, [&](VF x) HWY_ATTR {
-    max = hn::Max(max, x);
-    poison = hn::Add(poison, x);
+  // Two vectors at a time, joined before they meet the running values, whose chains of additions are then half as long.
+  ForEachPair(p, count, [&](VF x0, VF x1) HWY_ATTR {
+    max = hn::Max(max, hn::Max(x0, x1));
+    poison = hn::Add(poison, hn::Add(x0, x1));
     if constexpr (kDigits > 0) {
-      const VF clamped = hn::Max(x, clamp);
-      const VF t = hn::MulAdd(clamped, hn::Set(d, kLog2e), magic);
-      const VF n = hn::Sub(t, magic);
-      VF f = hn::MulSub(clamped, hn::Set(d, kLog2e), n);
-      f = hn::MulAdd(clamped, hn::Set(d, kLog2eRest), f);
-      const VF polynomial = ExpPolynomial(d, f);
-      const VF y = hn::BitCast(d, hn::Add(hn::BitCast(du, polynomial), hn::ShiftLeft<23>(hn::BitCast(du, t))));
+      VF y0 = RegisterExp(d, hn::Max(x0, clamp), magic);
+      VF y1 = RegisterExp(d, hn::Max(x1, clamp), magic);
       if constexpr (kKeep) {
-        min = hn::Min(min, x);
-        hn::StoreU(y, d, keep);
-        keep += lanes;
+        min = hn::Min(min, hn::Min(x0, x1));
+        hn::StoreU(y0, d, keep);
+        hn::StoreU(y1, d, keep + lanes);
+        keep += 2 * lanes;
       }
-      VF r = y;
-      if constexpr (kDigits >= 3) {
-        const VF t0 = hn::Add(r, magic0);
-        a0 = hn::Add(a0, hn::BitCast(du, t0));
-        r = hn::Sub(r, hn::Sub(t0, magic0));
-      }
-      if constexpr (kDigits >= 2) {
-        const VF t1 = hn::Add(r, magic1);
-        a1 = hn::Add(a1, hn::BitCast(du, t1));
-        r = hn::Sub(r, hn::Sub(t1, magic1));
-      }
-      a2 = hn::Add(a2, hn::BitCast(du, hn::Add(r, magic2)));
+      if constexpr (kDigits >= 3) a0 = AddDigit(d, a0, &y0, &y1, magic0);
+      if constexpr (kDigits >= 2) a1 = AddDigit(d, a1, &y0, &y1, magic1);
+      a2 = hn::Add(a2, hn::Add(hn::BitCast(du, hn::Add(y0, magic2)), hn::BitCast(du, hn::Add(y1, magic2))));
     }
   });
-  const auto added = static_cast<std::uint32_t>((count + lanes - 1) / lanes);
+  const auto added = static_cast<std::uint32_t>(VectorsOf(count));
   accumulators.digit[0] = a0;
   accumulators.digit[1] = a1;
   accumulators.digit[2] = a2;
@@ -252,8 +284,8 @@ class RowWalk {
 
   // Columns [first, last). False where the register form cannot give the row's digits, and the definition must.
   bool Add(std::int64_t first, std::int64_t last) {
-    for (; first < last; first += kBlock) {
-      if (!AddOne(first, std::min(kBlock, last - first))) return false;
+    for (; first < last; first = BlockEnd(first, last)) {
+      if (!AddOne(first, BlockEnd(first, last) - first)) return false;
     }
     return true;
   }
@@ -276,7 +308,7 @@ class RowWalk {
     const D d;
     const T* p = row_ + first;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-    const std::int64_t vectors = (count + lanes - 1) / lanes;
+    const std::int64_t vectors = VectorsOf(count);
     if (accumulators_.count[2] + static_cast<std::uint32_t>(vectors) > RegisterLane::kCapacity) {
       Flush(accumulators_, digits_);
     }
@@ -307,15 +339,18 @@ class RowWalk {
       Raise(block_bin);
     }
     max_ = std::max(max_, max);
-    const int needed = skipping_ ? digits_needed(block_bin, bin_) : 3;
+    int needed = skipping_ ? digits_needed(block_bin, bin_) : 3;
+    if (kKeep && needed == 0) needed = 1;  // its gradients will be asked for
     if (raises || needed > guess_) {
       if (!raises) accumulators_ = before;
       scan = AddGuess(needed, p, count, keep);
       guess_ = needed;
     }
     if constexpr (kKeep) {
-      // A clamped value is not its exponential.
-      if (keep != nullptr && guess_ > 0 && hn::GetLane(hn::MinOfLanes(d, scan.min)) > bin_constants_.clamp) {
+      // A clamped value is not its exponential. The lanes beyond a block's end hold -inf, which says nothing.
+      const bool exact = hn::GetLane(hn::MinOfLanes(d, scan.min)) > bin_constants_.clamp ||
+                         (count % (2 * lanes) != 0 && MinOf(p, count) > bin_constants_.clamp);
+      if (keep != nullptr && guess_ > 0 && exact) {
         cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(vectors * lanes));
       }
     }
@@ -491,29 +526,72 @@ HWY_INLINE VU RoundNormalToHighHalf(VF v) {
   return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
 }
 
-// Gradients of a block whose exponentials were kept; factor * 2^power is |q| 2^(k - B + 23 b), chosen so that every
-// product is a normal fp32: then RN(y q) 2^s is RN(y q 2^s), the one product that is formed.
+// Exponentials of a block, in units of Q_b: those that forward kept, or made anew. At(j) is those of elements [j, j +
+// lanes); Pair(j), for bf16, those of [j, j + 2 lanes), the even ones and the odd ones, as ForEachPair makes them.
 template <class T>
-HWY_INLINE void GradientOfCached(const CachedBlock& block, float factor, T* out) {
+struct KeptExponentials {
+  const float* values;
+
+  VF At(D d, std::int64_t j) const { return hn::LoadU(d, values + j); }
+  VF Tail(D d, std::int64_t j, std::int64_t) const { return At(d, j); }  // whole vectors were kept
+  void Pair(D d, std::int64_t j, VF* even, VF* odd) const {
+    *even = At(d, j);
+    *odd = At(d, j + static_cast<std::int64_t>(hn::Lanes(d)));
+  }
+};
+
+template <class T>
+struct NewExponentials {
+  const T* logits;
+  float magic;  // of register_bin(b)
+
+  VF At(D d, std::int64_t j) const { return RegisterExp(d, LoadWide(d, logits + j), hn::Set(d, magic)); }
+  VF Tail(D d, std::int64_t j, std::int64_t count) const {
+    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
+    for (std::size_t i = 0; i < hn::Lanes(d); ++i) tail[i] = widen(logits[j]);
+    for (std::int64_t i = 0; i < count; ++i) tail[i] = widen(logits[j + i]);
+    return RegisterExp(d, hn::Load(d, tail), hn::Set(d, magic));
+  }
+  void Pair(D d, std::int64_t j, VF* even, VF* odd) const {
+    ForEachPair(logits + j, 2 * static_cast<std::int64_t>(hn::Lanes(d)), [&](VF x0, VF x1) HWY_ATTR {
+      *even = RegisterExp(d, x0, hn::Set(d, magic));
+      *odd = RegisterExp(d, x1, hn::Set(d, magic));
+    });
+  }
+};
+
+// The one factor of a block's gradients, q 2^(k - B + 23 b), where every product with an exponential in [2^-87, 2^22]
+// is a normal fp32: then RN(y q) 2^s is RN(y q 2^s). 0 where some product might not be.
+HWY_INLINE float OneFactor(const RowGradient& gradient, std::int32_t bin) {
+  const std::int64_t power = gradient.shift + std::int64_t{kBinBits} * bin;
+  return power >= -38 && power <= 100 ? gradient.factor * static_cast<float>(power_of_two(power)) : 0.0f;
+}
+
+// Gradients of a block: exponentials times OneFactor(). Only bf16 logits come in pairs.
+template <class T, class Out, template <class> class Exponentials>
+HWY_INLINE void ScaleBlock(const Exponentials<T>& exponentials, std::int64_t count, float factor, Out* out) {
   const D d;
   const VF scale = hn::Set(d, factor);
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  const float* y = block.values;
-  const std::int64_t count = block.count;
   std::int64_t j = 0;
-  if constexpr (std::is_same_v<T, BFloat16>) {
-    // The order of ForEachVector: the even elements of two vectors, then the odd ones.
+  if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Out, BFloat16>) {
     const DU du;
     const VU high = hn::Set(du, 0xffff0000u);
     for (; j + 2 * lanes <= count; j += 2 * lanes) {
-      const VU even = RoundNormalToHighHalf(hn::Mul(hn::LoadU(d, y + j), scale));
-      const VU odd = RoundNormalToHighHalf(hn::Mul(hn::LoadU(d, y + j + lanes), scale));
-      const VU pair = hn::Or(hn::ShiftRight<16>(even), hn::And(odd, high));
+      VF even;
+      VF odd;
+      exponentials.Pair(d, j, &even, &odd);
+      const VU low = hn::ShiftRight<16>(RoundNormalToHighHalf(hn::Mul(even, scale)));
+      const VU pair = hn::Or(low, hn::And(RoundNormalToHighHalf(hn::Mul(odd, scale)), high));
       hn::StoreU(pair, du, reinterpret_cast<std::uint32_t*>(out + j));
     }
   }
-  for (; j + lanes <= count; j += lanes) StoreRounded(d, hn::Mul(hn::LoadU(d, y + j), scale), out + j);
-  for (; j < count; ++j) round_to(y[j] * factor, &out[j]);
+  for (; j + lanes <= count; j += lanes) StoreRounded(d, hn::Mul(exponentials.At(d, j), scale), out + j);
+  if (j < count) {
+    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
+    hn::Store(hn::Mul(exponentials.Tail(d, j, count - j), scale), d, tail);
+    for (std::int64_t i = 0; i < count - j; ++i) round_to(tail[i], &out[j + i]);
+  }
 }
 
 HWY_INLINE void RoundBlock(const float* p, std::int64_t count, float* out) {
@@ -549,6 +627,9 @@ void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* grad
     if (out != nullptr) round_to(dz, &out[j]);
   };
   HWY_ALIGN float block[kBlock];
+  const std::int32_t row_bin = register_form ? bin_of_logit(gradient.max_logit) : 0;
+  const RegisterBin bin = register_bin(row_bin);
+  const float factor = OneFactor(gradient, row_bin);
   std::size_t next = 0;  // of the cached blocks
   const auto span = [&](std::int64_t begin, std::int64_t end) {
     if (!register_form) {
@@ -557,29 +638,35 @@ void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* grad
       }
       return;
     }
-    for (std::int64_t j = begin; j < end;) {
-      const std::int64_t count = std::min(kBlock, end - j);
+    for (std::int64_t j = begin; j < end; j = BlockEnd(j, end)) {
+      const std::int64_t count = BlockEnd(j, end) - j;
+      const CachedBlock* kept = next < cached.size() && cached[next].first == j ? &cached[next++] : nullptr;
       if constexpr (std::is_same_v<T, Out>) {
-        if (out != nullptr && squares == nullptr && next < cached.size()) {
-          const CachedBlock& kept = cached[next];
-          if (kept.first == j) {
-            ++next;
-            const std::int64_t power = gradient.shift + std::int64_t{kBinBits} * kept.bin;
-            // Kept values lie in [2^-87, 2^22] and q in [1/2, 1].
-            if (power >= -38 && power <= 100) {
-              GradientOfCached(kept, gradient.factor * static_cast<float>(power_of_two(power)), out + j);
-              j += kept.count;
-              continue;
-            }
+        if (kept != nullptr && out != nullptr && squares == nullptr) {
+          const float one_factor = OneFactor(gradient, kept->bin);
+          if (one_factor != 0.0f) {
+            ScaleBlock(KeptExponentials<T>{kept->values}, count, one_factor, out + j);
+            continue;
           }
+        }
+      }
+      const bool scales = factor != 0.0f && MinOf(logits + j, count) > bin.clamp;
+      const NewExponentials<T> exponentials{logits + j, bin.magic};
+      if constexpr (!std::is_same_v<Out, double>) {
+        if (scales && out != nullptr && squares == nullptr) {
+          ScaleBlock(exponentials, count, factor, out + j);
+          continue;
         }
       }
       float* dz = block;
       if constexpr (std::is_same_v<Out, float>) dz = out != nullptr ? out + j : block;
-      GradientOfBlock(logits + j, count, gradient, dz);
+      if (scales) {
+        ScaleBlock(exponentials, count, factor, dz);
+      } else {
+        GradientOfBlock(logits + j, count, gradient, dz);
+      }
       if (squares != nullptr) AddSquares(dz, count, *squares);
       if (out != nullptr) RoundBlock(dz, count, out + j);
-      j += count;
     }
   };
   span(0, first);
