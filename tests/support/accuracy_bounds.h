@@ -1,11 +1,7 @@
-// Bounds of docs/accuracy.md in units that a test compares with, and the largest that it saw.
+// Bounds of docs/accuracy.md in units that a test compares with.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
-#include <ostream>
-
-#include "tests/support/ulp.h"
 
 namespace tpce::testing {
 
@@ -21,18 +17,5 @@ inline double target_gradient_bound(std::int64_t vocab) { return 2.1 + truncatio
 inline double gradient_bound(std::int64_t vocab) { return 4.6 + truncation_ulps(vocab); }
 // |sum of dz| / (g p_nt), where nothing is subnormal.
 inline constexpr double kGradientSumBound = 2.5e-7;
-
-// Largest distances seen.
-struct Worst {
-  double loss = 0.0;
-  double target_gradient = 0.0;
-  double gradient = 0.0;
-  double gradient_sum = 0.0;
-
-  friend std::ostream& operator<<(std::ostream& out, const Worst& worst) {
-    return out << "loss " << worst.loss << " ulp, dz_t " << worst.target_gradient << " ulp, dz_j " << worst.gradient
-               << " ulp, |sum dz| / (g p_nt) " << worst.gradient_sum;
-  }
-};
 
 }  // namespace tpce::testing

@@ -8,14 +8,29 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <ostream>
 #include <span>
 #include <vector>
 
 #include "reference/row_evaluator.h"
 #include "tests/support/accuracy_bounds.h"
+#include "tests/support/ulp.h"
 #include "tpce/row_finalize.h"
 
 namespace tpce::testing {
+
+// Largest distances seen.
+struct Worst {
+  double loss = 0.0;
+  double target_gradient = 0.0;
+  double gradient = 0.0;
+  double gradient_sum = 0.0;
+
+  friend std::ostream& operator<<(std::ostream& out, const Worst& worst) {
+    return out << "loss " << worst.loss << " ulp, dz_t " << worst.target_gradient << " ulp, dz_j " << worst.gradient
+               << " ulp, |sum dz| / (g p_nt) " << worst.gradient_sum;
+  }
+};
 
 class CertifiedSweep {
  public:
