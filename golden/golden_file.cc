@@ -62,7 +62,7 @@ void require_text(const Trajectory& golden) {
 std::string trimmed(std::string_view text) {
   std::string joined;
   for (const Line::Token& token : split_tokens(text)) {
-    joined += (joined.empty() ? "" : " ") + std::string(text.substr(token.offset, token.size));
+    joined += fmt::format("{}{}", joined.empty() ? "" : " ", text.substr(token.offset, token.size));
   }
   return joined;
 }
@@ -122,7 +122,7 @@ std::string row_text(const Trajectory& golden, const Result& result) {
     if (!number) {
       io::fail(golden.name(), "step {} is new, and column {} has no number for it", result.step, io::quote(column));
     }
-    text += " " + python_repr(*number);
+    text += fmt::format(" {}", python_repr(*number));
   }
   return text;
 }
@@ -283,8 +283,8 @@ std::string diff_text(const std::vector<Edit>& edits) {
   };
   for (const Edit& edit : edits) {
     text += fmt::format("line {}:\n", edit.line);
-    if (edit.before) text += "-" + visible(*edit.before) + "\n";
-    if (edit.after) text += "+" + visible(*edit.after) + "\n";
+    if (edit.before) text += fmt::format("-{}\n", visible(*edit.before));
+    if (edit.after) text += fmt::format("+{}\n", visible(*edit.after));
   }
   return text;
 }

@@ -25,7 +25,7 @@ std::vector<Line> split_lines(std::string_view text) {
     const std::size_t end = text.find('\n');
     Line& line = lines.emplace_back();
     line.text = text.substr(0, end);
-    line.end = end == std::string_view::npos ? "" : "\n";
+    if (end != std::string_view::npos) line.end.assign(1, '\n');
     text.remove_prefix(line.text.size() + line.end.size());
     const std::size_t first = line.text.find_first_not_of(kSpace);
     if (first == std::string::npos) continue;

@@ -78,7 +78,7 @@ TEST(ToJson, HoldsEveryField) {
 
 TEST(ToJson, SurvivesFileNamesThatAreNotUtf8) {
   const Trajectory a = Trajectory::parse("1 2\n", "\xff.txt");
-  EXPECT_NO_THROW(static_cast<void>(nlohmann::json::parse(to_json(compare(a, a, {})))));
+  EXPECT_TRUE(nlohmann::json::parse(to_json(compare(a, a, {}))).is_object());
 }
 
 }  // namespace
