@@ -1,7 +1,6 @@
 // tpce loss: the loss of one file of logits, and its gradient.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <stdexcept>
 
@@ -41,12 +40,6 @@ struct LossCommand {
 
   int run() const;
 };
-
-bool same_file(const std::string& a, const std::string& b) {
-  std::error_code ignored;
-  return std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal() ||
-         std::filesystem::equivalent(a, b, ignored);
-}
 
 void check_outputs(const LossCommand& command, const io::LogitsRequest& input) {
   for (const auto& [option, path] : {std::pair("per-row", command.per_row), std::pair("grad", command.gradient)}) {
@@ -95,7 +88,7 @@ std::string to_text(const Evaluation& result, const Request& request, DType dtyp
 
 int LossCommand::run() const {
   const Request request = problem.request();
-  const io::LogitsRequest input = problem.input(file);
+  const io::LogitsRequest input = problem.input({file}, 0);
   const DType dtype = dtype_from_name(gradient_dtype);
   if (dtype == DType::kFloat64) throw std::invalid_argument("grad-dtype: got fp64, expected fp32, bf16 or fp16");
   check_outputs(*this, input);

@@ -40,6 +40,16 @@ void handle(int signal, void (*handler)(int)) {
   sigaction(signal, &action, nullptr);
 }
 
+// As far as the command line named one: "tpce golden make".
+std::string name_of_command(const CLI::App& program) {
+  std::string name = program.get_name();
+  for (const CLI::App* at = &program; !at->get_subcommands().empty();) {
+    at = at->get_subcommands().front();
+    name += " " + at->get_name();
+  }
+  return name;
+}
+
 int run(int argc, char** argv) {
   CLI::App program(
       "Tensor-parallel cross entropy with the same bits for every tp, shard, thread count and instruction set.",
@@ -56,7 +66,8 @@ int run(int argc, char** argv) {
 Exit codes: 0 done; 1 a comparison found a difference; 2 an error, told in one line on stderr.)");
 
   std::vector<tpce::tools::Command> commands;
-  for (const auto add : {tpce::tools::add_loss, tpce::tools::add_collapse, tpce::tools::add_info}) {
+  for (const auto add :
+       {tpce::tools::add_loss, tpce::tools::add_golden, tpce::tools::add_collapse, tpce::tools::add_info}) {
     for (tpce::tools::Command& command : add(program)) commands.push_back(std::move(command));
   }
   try {
@@ -67,19 +78,13 @@ Exit codes: 0 done; 1 a comparison found a difference; 2 an error, told in one l
     tpce::tools::print(text.str());
     return 0;
   } catch (const CLI::ParseError& error) {
-    const CLI::App* at = &program;
-    std::string name = "tpce";
-    while (!at->get_subcommands().empty()) {
-      at = at->get_subcommands().front();
-      name += " " + at->get_name();
-    }
-    tpce::tools::report("error", fmt::format("{}; see {} --help", error.what(), name));
+    tpce::tools::report("error", fmt::format("{}; see {} --help", error.what(), name_of_command(program)));
     return kErrorExit;
   }
   for (const tpce::tools::Command& command : commands) {
     if (command.app->parsed()) return command.run();
   }
-  tpce::tools::report("error", "expected a command; see tpce --help");
+  tpce::tools::report("error", fmt::format("expected a command; see {} --help", name_of_command(program)));
   return kErrorExit;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <charconv>
+#include <filesystem>
 #include <stdexcept>
 #include <system_error>
 
@@ -11,9 +12,16 @@
 
 namespace tpce::tools {
 
-namespace {
+std::string whole_number(const std::string& text) {
+  std::int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stopped != end) {
+    throw CLI::ValidationError(fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text)));
+  }
+  return std::to_string(value);
+}
 
-// "1000,0,24": at least one width. Whether they add up is for the shard plan to say.
 std::vector<std::int64_t> parse_widths(const std::string& text) {
   std::vector<std::int64_t> widths;
   const char* at = text.data();
@@ -31,20 +39,18 @@ std::vector<std::int64_t> parse_widths(const std::string& text) {
   }
 }
 
-}  // namespace
-
-std::string whole_number(const std::string& text) {
-  std::int64_t value = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end) {
-    throw CLI::ValidationError(fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text)));
-  }
-  return std::to_string(value);
+bool same_file(const std::string& a, const std::string& b) {
+  std::error_code missing;
+  return std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal() ||
+         std::filesystem::equivalent(a, b, missing);
 }
 
 void ProblemOptions::add_problem_to(CLI::App& command) {
-  command.add_option("--labels", labels_, "labels [T], int32 or int64, in a file of their own")->type_name("FILE");
+  command
+      .add_option("--labels", labels_,
+                  "labels [T], int32 or int64, in a file of their own; once for each FILE, in order")
+      ->type_name("FILE")
+      ->allow_extra_args(false);
   command.add_option("--tensor", tensor_, "name of the logits in a .safetensors file")->type_name("NAME");
   command.add_option("--label-tensor", label_tensor_, "name of the labels in a .safetensors file")->type_name("NAME");
   command
@@ -70,8 +76,9 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
 }
 
 void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
-  auto* tp =
-      command.add_option("--tp", tp_, "cut the vocabulary into N even shards")->type_name("N")->transform(whole_number);
+  auto* tp = command.add_option("--tp", tp_, "cut the vocabulary into N even shards; 1 unless given")
+                 ->type_name("N")
+                 ->transform(whole_number);
   command.add_option("--shards", shards_, "cut it into shards of these widths, which add up to the columns")
       ->type_name("W,W,...")
       ->excludes(tp);
@@ -83,17 +90,22 @@ void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
         ->type_name("NAME");
 }
 
-io::LogitsRequest ProblemOptions::input(const std::string& file) const {
-  return {.file = file,
-          .labels_file = labels_,
+io::LogitsRequest ProblemOptions::input(const std::vector<std::string>& files, std::size_t i) const {
+  if (!labels_.empty() && labels_.size() != files.size()) {
+    throw std::invalid_argument(
+        fmt::format("labels: got {} files for {} of logits, expected one each", labels_.size(), files.size()));
+  }
+  return {.file = files[i],
+          .labels_file = labels_.empty() ? std::nullopt : std::optional(labels_[i]),
           .tensor = tensor_,
           .label_tensor = label_tensor_,
           .dtype = dtype_ ? std::optional(dtype_from_name(*dtype_)) : std::nullopt};
 }
 
-Request ProblemOptions::request() const {
-  Request request{.choice = choose_method(method, backend),
-                  .tp = tp_,
+Request ProblemOptions::request(const std::string& default_method) const {
+  const std::optional<std::string> chosen = method || default_method.empty() ? method : std::optional(default_method);
+  Request request{.choice = choose_method(chosen, backend),
+                  .tp = tp_.value_or(1),
                   .shards = shards_ ? parse_widths(*shards_) : std::vector<std::int64_t>(),
                   .vocab = vocab_,
                   .cast_to_fp32 = cast_.has_value(),

@@ -15,6 +15,12 @@ namespace tpce::tools {
 // that is too large as the largest.
 std::string whole_number(const std::string& text);
 
+// "1000,0,24": at least one width. Throws std::invalid_argument; whether they add up is for the shard plan to say.
+std::vector<std::int64_t> parse_widths(const std::string& text);
+
+// Whether two paths name one file, whether it exists yet or not.
+bool same_file(const std::string& a, const std::string& b);
+
 class ProblemOptions {
  public:
   // How the file is read, and what the loss is: --labels, --tensor, --label-tensor, --dtype, --cast, --vocab,
@@ -23,16 +29,20 @@ class ProblemOptions {
   // What computes it: --tp, --shards, --backend and, where the caller does not know it already, --method.
   void add_runtime_to(CLI::App& command, bool with_method);
 
-  // Throws std::invalid_argument for names that are not known.
-  io::LogitsRequest input(const std::string& file) const;
-  Request request() const;
+  // Each throws std::invalid_argument for names that are not known.
+  // Where the logits and labels of files[i] are read.
+  io::LogitsRequest input(const std::vector<std::string>& files, std::size_t i) const;
+  // default_method: where the command line names none.
+  Request request(const std::string& default_method = "") const;
+  // Whether --tp or --shards was given.
+  bool cuts_vocabulary() const { return tp_.has_value() || shards_.has_value(); }
 
   std::optional<std::string> method;
   std::optional<std::string> backend;
   Options options;
 
  private:
-  std::optional<std::string> labels_;
+  std::vector<std::string> labels_;
   std::string tensor_ = "logits";
   std::string label_tensor_ = "labels";
   std::optional<std::string> dtype_;
@@ -41,7 +51,7 @@ class ProblemOptions {
   std::string reduction_ = "mean";
   std::string empty_mean_ = "nan";
   std::string non_finite_ = "nan";
-  std::int64_t tp_ = 1;
+  std::optional<std::int64_t> tp_;
   std::optional<std::string> shards_;
 };
 

@@ -110,6 +110,8 @@ TEST(ProgramErrors, MalformedFiles) {
     const std::string line = refusal(directory, command);
     EXPECT_TRUE(has(line, file.name));
     for (const std::string& part : file.must_contain) EXPECT_TRUE(has(line, part));
+    const std::string golden = refusal(directory, {"golden", "make", directory / file.name, "--out", directory / "g"});
+    EXPECT_TRUE(has(golden, file.name));
   }
 }
 
@@ -195,6 +197,8 @@ TEST(ProgramErrors, CommandLines) {
   EXPECT_TRUE(has(refusal(directory, {"lose"}), "lose"));
   EXPECT_TRUE(has(refusal(directory, {"loss"}), "FILE"));
   EXPECT_TRUE(has(refusal(directory, {"--frobnicate"}), "--frobnicate"));
+  EXPECT_TRUE(has(refusal(directory, {"golden"}), "tpce golden --help"));
+  EXPECT_TRUE(has(refusal(directory, {"golden", "make", "z.npy"}), "--out"));
 }
 
 TEST(ProgramErrors, ControlCharactersStayOnOneLine) {
@@ -214,7 +218,16 @@ TEST(ProgramErrors, StdoutThatIsFull) {
 
 TEST(Program, HelpHasExamplesForEveryCommand) {
   const TemporaryDirectory directory;
-  const std::vector<Words> commands{{}, {"info"}, {"loss"}};
+  const std::vector<Words> commands{{},
+                                    {"info"},
+                                    {"loss"},
+                                    {"golden"},
+                                    {"golden", "make"},
+                                    {"golden", "check"},
+                                    {"golden", "update"},
+                                    {"golden", "compare"},
+                                    {"collapse"},
+                                    {"completion"}};
   for (Words command : commands) {
     SCOPED_TRACE(::testing::PrintToString(command));
     std::string example = "tpce";
