@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "golden/compare.h"
 #include "golden/python_float.h"
 #include "io/error.h"
 
@@ -161,6 +162,16 @@ std::string number_text(float value) {
   return fmt::format("{} (0x{:08x})", python_repr(value), bit_cast<std::uint32_t>(value));
 }
 
+// The file's number, with its bits and its distance from the right one where it is an fp32 number.
+std::string recorded_text(double recorded, float right) {
+  const float narrow = static_cast<float>(recorded);
+  if (std::isnan(recorded) || std::isnan(right) || static_cast<double>(narrow) != recorded) {
+    return python_repr(recorded);
+  }
+  return fmt::format("{}, {} ulp off", number_text(narrow),
+                     ulp_distance(recorded, static_cast<double>(right), UlpUnit::kFloat32));
+}
+
 }  // namespace
 
 std::string make_golden(const Results& results) {
@@ -249,9 +260,11 @@ Check check_golden(const Trajectory& golden, const Results& results) {
       const auto number = number_for(*found->second, golden.columns()[i]);
       if (!number || same_number(static_cast<double>(*number), *row.values[i])) continue;
       check.differences.push_back(fmt::format("step {}: {} is {}, the golden file has {}", row.step,
-                                              golden.columns()[i], number_text(*number), python_repr(*row.values[i])));
+                                              golden.columns()[i], number_text(*number),
+                                              recorded_text(*row.values[i], *number)));
     }
   }
+  for (std::string& line : contradictions(golden, record)) check.differences.push_back(std::move(line));
   for (const auto& [step, result] : steps) {
     if (golden.find_step(step) == nullptr) {
       check.differences.push_back(fmt::format("step {}: not in the golden file", step));

@@ -38,7 +38,8 @@ struct Update {
 };
 
 struct Check {
-  // One line for each step and metric that has another number, each step that is on one side only.
+  // One line for each step and metric that has another number, each step that is on one side only, and each recorded
+  // bits that contradict their row.
   std::vector<std::string> differences;
   // What may explain them: other inputs or another method than recorded. Alone they are no difference.
   std::vector<std::string> notes;

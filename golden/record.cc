@@ -96,24 +96,6 @@ Method parse_method(const Words& words) {
   return method;
 }
 
-// Bits that contradict the row they describe were edited on one side only.
-void check_bits(const Trajectory& trajectory, const Record& record) {
-  for (const auto& [step, metrics] : record.bits) {
-    const Row* row = trajectory.find_step(step);
-    if (row == nullptr) refuse(fmt::format("bits of step {}, which has no row", step));
-    for (const auto& [metric, bits] : metrics) {
-      const auto column = trajectory.find_column(metric);
-      if (!column || !row->values[*column]) continue;
-      const double recorded = static_cast<double>(bit_cast<float>(bits));
-      const double written = *row->values[*column];
-      if (recorded != written && !(std::isnan(recorded) && std::isnan(written))) {
-        refuse(fmt::format("bits of step {} say {} is {} (0x{:08x}), its row says {}", step, metric,
-                           python_repr(recorded), bits, python_repr(written)));
-      }
-    }
-  }
-}
-
 void check_word(std::string_view what, std::string_view word) {
   const bool bad = std::any_of(word.begin(), word.end(),
                                [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == '=' || c == '\x7f'; });
@@ -159,12 +141,29 @@ Record read_record(const Trajectory& trajectory) {
   } catch (const std::invalid_argument& error) {
     io::fail(trajectory.name(), "line {}: # tpce: {}", number, error.what());
   }
-  try {
-    check_bits(trajectory, record);
-  } catch (const std::invalid_argument& error) {
-    io::fail(trajectory.name(), "{}", error.what());
-  }
   return record;
+}
+
+std::vector<std::string> contradictions(const Trajectory& trajectory, const Record& record) {
+  std::vector<std::string> found;
+  for (const auto& [step, metrics] : record.bits) {
+    const Row* row = trajectory.find_step(step);
+    if (row == nullptr) {
+      found.push_back(fmt::format("step {}: bits are recorded, but there is no row", step));
+      continue;
+    }
+    for (const auto& [metric, bits] : metrics) {
+      const auto column = trajectory.find_column(metric);
+      if (!column || !row->values[*column]) continue;
+      const double recorded = static_cast<double>(bit_cast<float>(bits));
+      const double written = *row->values[*column];
+      if (recorded != written && !(std::isnan(recorded) && std::isnan(written))) {
+        found.push_back(fmt::format("step {}: the recorded bits of {} are those of {} (0x{:08x}), its row says {}",
+                                    step, metric, python_repr(recorded), bits, python_repr(written)));
+      }
+    }
+  }
+  return found;
 }
 
 std::vector<RecordLine> record_lines(const Record& record) {

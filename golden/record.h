@@ -63,8 +63,11 @@ struct RecordLine {
 std::optional<std::string> record_key(const Line& line);
 
 // The trajectory's record; empty where it has none. Throws std::invalid_argument that names the file and the line where
-// a line of a known kind is malformed or stands twice, or bits are not those of the row's number.
+// a line of a known kind is malformed or stands twice.
 Record read_record(const Trajectory& trajectory);
+
+// Where recorded bits are not those of the row's number, one line each: the file was edited on one side only.
+std::vector<std::string> contradictions(const Trajectory& trajectory, const Record& record);
 
 // The lines of a record, in the order above: version, method, then input and bits of each step.
 // Throws std::invalid_argument where a name or value holds white space or '='.

@@ -33,7 +33,7 @@ struct CompareCommand {
   std::string a;
   std::string b;
   bool assert_equal = false;
-  std::optional<std::uint64_t> ulp;
+  std::optional<std::int64_t> ulp;
   std::optional<double> rtol;
   std::optional<double> atol;
   bool nan_equal = false;
@@ -44,8 +44,9 @@ struct CompareCommand {
   golden::CompareOptions options() const {
     golden::CompareOptions options{.nan_equal = nan_equal, .last = last};
     if (ulp) {
+      if (*ulp < 0) throw std::invalid_argument(fmt::format("ulp: got {}, expected at least 0", *ulp));
       options.tolerance = golden::Tolerance::kUlp;
-      options.ulp = *ulp;
+      options.ulp = static_cast<std::uint64_t>(*ulp);
     } else if (rtol || atol) {
       options.tolerance = golden::Tolerance::kRelativeAbsolute;
       options.rtol = rtol.value_or(0.0);

@@ -139,8 +139,8 @@ std::vector<Command> add_loss(CLI::App& program) {
   app->add_option("--grad", command->gradient,
                   "write the gradient of the reduced loss, [T, V] (with reduction none, of each row's loss)")
       ->type_name("F.npy|F.safetensors");
-  app->add_option("--grad-dtype", command->gradient_dtype, "its element type: fp32, bf16 or fp16; bf16 in .npy is <V2")
-      ->type_name("TYPE");
+  app->add_option("--grad-dtype", command->gradient_dtype, "its element type; bf16 in .npy is <V2")
+      ->type_name("fp32|bf16|fp16");
   app->add_flag("--json", command->json, "print one JSON object");
   return {{app, [command] { return command->run(); }}};
 }

@@ -66,9 +66,9 @@ int run(int argc, char** argv) {
 Exit codes: 0 done; 1 a comparison found a difference; 2 an error, told in one line on stderr.)");
 
   std::vector<tpce::tools::Command> commands;
-  for (const auto add :
-       {tpce::tools::add_loss, tpce::tools::add_golden, tpce::tools::add_collapse, tpce::tools::add_info}) {
-    for (tpce::tools::Command& command : add(program)) commands.push_back(std::move(command));
+  using namespace tpce::tools;
+  for (const auto add : {add_loss, add_golden, add_collapse, add_info, add_completion, add_manual}) {
+    for (Command& command : add(program)) commands.push_back(std::move(command));
   }
   try {
     program.parse(argc, argv);

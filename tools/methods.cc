@@ -90,8 +90,9 @@ const std::vector<BackendInfo>& backends() {
       simd_info(),
       {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
       {"simulator", "", "the methods that fail, each in a stated order of sums"},
-      {"gpu", "not part of this version", "the canonical method on CUDA devices"},
-      {"mpi", "not part of this version", "the canonical method over ranks of an MPI launcher"},
+      {"gpu", "not part of this version", "the canonical method on CUDA devices", false},
+      {"mpi", "the library has it, this program runs no ranks yet",
+       "the canonical method over ranks of an MPI launcher", false},
   };
   return all;
 }
@@ -106,6 +107,14 @@ std::vector<std::string> available_backend_names() {
   std::vector<std::string> names;
   for (const BackendInfo& backend : backends()) {
     if (backend.missing.empty()) names.push_back(backend.name);
+  }
+  return names;
+}
+
+std::vector<std::string> built_backend_names() {
+  std::vector<std::string> names;
+  for (const BackendInfo& backend : backends()) {
+    if (backend.built) names.push_back(backend.name);
   }
   return names;
 }

@@ -25,6 +25,7 @@ struct BackendInfo {
   std::string name;
   std::string missing;  // why it cannot be used here; empty where it can
   std::string summary;
+  bool built = true;  // this program has it, though the machine may not run it
 };
 
 // Every backend that the project knows, missing ones too.
@@ -32,6 +33,7 @@ const std::vector<BackendInfo>& backends();
 
 std::vector<std::string> method_names();
 std::vector<std::string> available_backend_names();
+std::vector<std::string> built_backend_names();
 
 struct MethodChoice {
   MethodInfo method;

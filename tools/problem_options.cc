@@ -50,29 +50,26 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
       .add_option("--labels", labels_,
                   "labels [T], int32 or int64, in a file of their own; once for each FILE, in order")
       ->type_name("FILE")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->default_str("");
   command.add_option("--tensor", tensor_, "name of the logits in a .safetensors file")->type_name("NAME");
   command.add_option("--label-tensor", label_tensor_, "name of the labels in a .safetensors file")->type_name("NAME");
-  command
-      .add_option("--dtype", dtype_,
-                  "element type of the logits: fp32, fp64, bf16 or fp16; bf16 reads a .npy of uint16 or <V2 as bf16")
-      ->type_name("TYPE");
-  command.add_option("--cast", cast_, "fp32: round fp64 logits to fp32 first, which the canonical method needs")
-      ->type_name("TYPE");
+  command.add_option("--dtype", dtype_, "element type that the logits must have; bf16 reads a .npy of uint16 or <V2")
+      ->type_name("fp32|fp64|bf16|fp16");
+  command.add_option("--cast", cast_, "round fp64 logits to fp32 first, which the canonical method needs")
+      ->type_name("fp32");
   command.add_option("--vocab", vocab_, "classes; columns beyond are padding, carry no mass and get gradient 0")
       ->type_name("N")
       ->transform(whole_number);
   command.add_option("--ignore-index", options.ignore_index, "rows with this label are ignored")
       ->type_name("K")
       ->transform(whole_number);
-  command.add_option("--reduction", reduction_, "none, sum or mean over the rows that are not ignored")
-      ->type_name("NAME");
-  command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored: nan or zero")
-      ->type_name("NAME");
+  command.add_option("--reduction", reduction_, "over the rows that are not ignored")->type_name("none|sum|mean");
+  command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored")->type_name("nan|zero");
   command
       .add_option("--non-finite", non_finite_,
-                  "a row with NaN or +inf: nan (its loss and gradient are NaN) or error (names the row, exit 2)")
-      ->type_name("NAME");
+                  "what a row with NaN or +inf does: its loss and gradient are NaN, or the program stops and names it")
+      ->type_name("nan|error");
 }
 
 void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
@@ -82,12 +79,12 @@ void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
   command.add_option("--shards", shards_, "cut it into shards of these widths, which add up to the columns")
       ->type_name("W,W,...")
       ->excludes(tp);
-  command
-      .add_option("--backend", backend, fmt::format("what computes: {}", fmt::join(available_backend_names(), ", ")))
-      ->type_name("NAME");
-  if (with_method)
-    command.add_option("--method", method, fmt::format("the loss: {}", fmt::join(method_names(), ", ")))
-        ->type_name("NAME");
+  command.add_option("--backend", backend, "what computes; unless given, the fastest that runs the method")
+      ->type_name(fmt::format("{}", fmt::join(built_backend_names(), "|")));
+  if (with_method) {
+    command.add_option("--method", method, "the loss; canonical unless given, certified with --backend reference")
+        ->type_name(fmt::format("{}", fmt::join(method_names(), "|")));
+  }
 }
 
 io::LogitsRequest ProblemOptions::input(const std::vector<std::string>& files, std::size_t i) const {

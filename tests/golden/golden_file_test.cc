@@ -72,7 +72,8 @@ TEST(CheckGolden, NamesEachDifferenceAndGivesTheBlockToPaste) {
   const Check check =
       check_golden(Trajectory::parse(golden, "g"), results_of({{2.5f, 0.5f}, {std::nextafterf(2.25f, 3), 0.25f}}));
   ASSERT_EQ(check.differences.size(), 2u);
-  EXPECT_EQ(check.differences[0], "step 2: loss is 2.250000238418579 (0x40100001), the golden file has 2.25");
+  EXPECT_EQ(check.differences[0],
+            "step 2: loss is 2.250000238418579 (0x40100001), the golden file has 2.25 (0x40100000), 1 ulp off");
   EXPECT_EQ(check.differences[1], "step 3: in the golden file only");
   EXPECT_EQ(check.replacement,
             "# config: mine\n"
@@ -87,6 +88,18 @@ TEST(CheckGolden, NamesEachDifferenceAndGivesTheBlockToPaste) {
                 " rows=64 vocab=49152 dtype=bf16\n"
                 "# tpce: bits 2 loss=0x40100001 grad_norm=0x3e800000\n"
                 "# step loss lr grad_norm\n1 2.50 1e-3 0.5\n\n# half way\n2 2.250000238418579 1e-4 0.25\n");
+}
+
+TEST(CheckGolden, ANumberOrItsBitsEditedAloneIsADifference) {
+  const Results results = results_of({{2.5f, 0.5f}});
+  const std::string golden = make_golden(results);
+  for (const auto& [from, to] : {std::pair("1 2.5", "1 2.6"), std::pair("loss=0x40200000", "loss=0x40200001")}) {
+    std::string edited = golden;
+    edited.replace(edited.find(from), std::string(from).size(), to);
+    const Check check = check_golden(Trajectory::parse(edited, "g"), results);
+    EXPECT_FALSE(check.equal()) << to;
+    EXPECT_EQ(check.replacement, golden) << to;
+  }
 }
 
 TEST(CheckGolden, NotesOtherInputsAndMethods) {
@@ -116,7 +129,6 @@ TEST(CheckGolden, RefusesFilesThatCannotBeChecked) {
   expect_parts(message(Trajectory::read(kFolder + "megatron/gpt3_mcore_te_tp2_pp2_dgx_a100.json")),
                {"Megatron", "compared only"});
   expect_parts(message(Trajectory::parse("# step lr\n1 2\n", "g.txt")), {"g.txt", "no column loss"});
-  expect_parts(message(Trajectory::parse("# tpce: bits 1 loss=0x00000000\n1 2\n", "g.txt")), {"bits of step 1"});
   expect_parts(message_of([&] {
                  update("# step loss lr\n1 2 3\n", results_of({{1, 1}, {2, 2}}));
                }),

@@ -53,12 +53,19 @@ TEST(ReadRecord, NamesWhatIsMalformed) {
   expect_parts(message_for("# tpce: bits 1 loss=0x40200000 loss=0x40200000\n"), {"twice"});
 }
 
-TEST(ReadRecord, RefusesBitsThatContradictTheRow) {
-  expect_parts(message_for("# tpce: bits 1 loss=0x40200001\n"),
-               {"g.txt", "bits of step 1", "2.500000238418579", "2.5"});
-  expect_parts(message_for("# tpce: bits 2 loss=0x40200000\n"), {"bits of step 2", "no row"});
-  EXPECT_NO_THROW(read("# tpce: bits 1 other=0x40200001\n"));
-  EXPECT_NO_THROW(read_record(Trajectory::parse("# tpce: bits 1 loss=0x7fc00000\n1 nan\n", "g")));
+TEST(Contradictions, NameBitsThatAreNotTheRows) {
+  const auto found = [](const std::string& text) {
+    const Trajectory trajectory = Trajectory::parse(text, "g.txt");
+    return contradictions(trajectory, read_record(trajectory));
+  };
+  const auto bits = found("# tpce: bits 1 loss=0x40200001\n1 2.5 0.5\n");
+  ASSERT_EQ(bits.size(), 1u);
+  expect_parts(bits[0], {"step 1", "loss", "2.500000238418579", "0x40200001", "2.5"});
+  const auto no_row = found("# tpce: bits 2 loss=0x40200000\n1 2.5 0.5\n");
+  ASSERT_EQ(no_row.size(), 1u);
+  expect_parts(no_row[0], {"step 2", "no row"});
+  EXPECT_TRUE(found("# tpce: bits 1 other=0x40200001\n1 2.5 0.5\n").empty());
+  EXPECT_TRUE(found("# tpce: bits 1 loss=0x7fc00000\n1 nan\n").empty());
 }
 
 TEST(RecordLines, AreReadBack) {
