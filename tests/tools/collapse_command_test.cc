@@ -56,12 +56,11 @@ TEST(CollapseCommand, WithoutAPlaceToWriteItPrints) {
 
 TEST(CollapseCommand, RefusesAndLeavesNothing) {
   const TemporaryDirectory directory;
-  const std::vector<std::vector<std::string>> wrong{{"--vocab", "1"}, {"--vocab", "-5"}, {"--tp", "0"}, {"--tp", "x"}};
-  for (std::vector<std::string> words : wrong) {
-    SCOPED_TRACE(words[1]);
-    words.insert(words.begin(), "collapse");
-    words.insert(words.end(), {"--out", directory / "plots"});
-    const Output output = run(directory, words);
+  const std::vector<std::pair<std::string, std::string>> wrong{
+      {"--vocab", "1"}, {"--vocab", "-5"}, {"--tp", "0"}, {"--tp", "x"}};
+  for (const auto& [option, value] : wrong) {
+    SCOPED_TRACE(option + value);
+    const Output output = run(directory, {"collapse", option, value, "--out", directory / "plots"});
     EXPECT_EQ(output.exit_code, 2);
     EXPECT_EQ(output.err.rfind("tpce: error: ", 0), 0u) << output.err;
     EXPECT_TRUE(directory.names().empty());
