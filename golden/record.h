@@ -3,7 +3,7 @@
 //   # tpce: version 0.1.0
 //   # tpce: method canonical
 //   # tpce: input 1 sha256=<64 digits> labels_sha256=<64 digits> rows=64 vocab=49152 dtype=bf16
-//   # tpce: bits 1 loss=0x40331fdc grad_norm=0x3d1f0a52
+//   # tpce: bits 1 loss=0x40331fd9 grad_norm=0x3dd5db6f
 //
 // The method's line goes on with tp=, shards= or order= where the method's bits depend on them, and only there.
 // labels_sha256 is there where the labels have a file of their own. No path, date or machine: the same inputs and
