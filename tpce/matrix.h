@@ -57,6 +57,7 @@ struct BasicMatrix {
  private:
   Void* byte_offset(std::int64_t elements) const {
     using Byte = std::conditional_t<std::is_const_v<Void>, const char, char>;
+    if (data == nullptr) return nullptr;  // of no rows: an offset to null is undefined
     return static_cast<Byte*>(data) + elements * static_cast<std::int64_t>(size_of(dtype));
   }
 };

@@ -39,6 +39,13 @@ TEST(Matrix, RangesKeepTheStrideAndTheRest) {
   static_assert(std::is_same_v<decltype(read_only.row<BFloat16>(0)), const BFloat16*>);
 }
 
+// T = 0 comes with a null pointer from most containers.
+TEST(Matrix, RangesOfNoRowsStayNull) {
+  const Matrix empty = matrix_of(static_cast<float*>(nullptr), 0, 5);
+  EXPECT_EQ(empty.column_range(3, 2).data, nullptr);
+  EXPECT_EQ(empty.column_range(3, 2).row_range(0, 0).data, nullptr);
+}
+
 TEST(Matrix, OfAPointerIsContiguous) {
   std::array<double, 6> data{};
   const Matrix matrix = matrix_of(data.data(), 2, 3);
