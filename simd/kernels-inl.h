@@ -18,12 +18,27 @@
 HWY_BEFORE_NAMESPACE();
 namespace tpce::simd::HWY_NAMESPACE {
 
+template <class T>
+RowPartial DefinitionOfRow(std::span<const RowLogits> row) {
+  RowPartial partial;
+  for (const RowLogits& stretch : row) {
+    merge(partial, row_partial(static_cast<const T*>(stretch.logits), stretch.classes, stretch.target));
+  }
+  return partial;
+}
+
+// What is done once a row is scalar code; inlined here, its fused multiply-adds become the target's own instruction.
+__attribute__((flatten)) HWY_ATTR inline FinalRow FinalizeRow(const RowPartial& partial) { return finalize(partial); }
+__attribute__((flatten)) HWY_ATTR inline RowGradient GradientScale(const SavedRow& saved, double g) {
+  return row_gradient(saved, g);
+}
+
 #if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
 
 // Highway's MulAdd rounds twice on its portable targets, so the portable kernels are the definition itself.
 template <class T>
-RowPartial PartialOfRow(const RowLogits& row, BlockSkipping, ExpCache*) {
-  return row_partial(static_cast<const T*>(row.logits), row.classes, row.target);
+RowPartial PartialOfRow(std::span<const RowLogits> row, BlockSkipping, ExpCache*) {
+  return DefinitionOfRow<T>(row);
 }
 
 template <class T, class Out>
@@ -60,12 +75,6 @@ constexpr std::int64_t kBlock = 1024;
 constexpr float kLowest = -65000.0f;
 constexpr float kHighest = 65536.0f;
 
-// Where the block that begins at column first ends: on a fixed grid of columns, so that the blocks beyond the target
-// are aligned as the row is.
-HWY_INLINE std::int64_t BlockEnd(std::int64_t first, std::int64_t last) {
-  return std::min(last, (first / kBlock + 1) * kBlock);
-}
-
 HWY_INLINE VF LoadWide(D d, const float* p) { return hn::LoadU(d, p); }
 
 HWY_INLINE VF LoadWide(D d, const BFloat16* p) {
@@ -78,6 +87,21 @@ HWY_INLINE VF LoadWide(D d, const BFloat16* p) {
 HWY_INLINE VF LoadWide(D d, const Float16* p) {
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t*>(p)));
+}
+
+template <class T>
+HWY_INLINE T MinusInfinity() {
+  T value;
+  round_to(-std::numeric_limits<float>::infinity(), &value);
+  return value;
+}
+
+// Top bin of a logit in the register form's range: bin_of_logit() without the rest of exp_split().
+HWY_INLINE std::int32_t BinOf(float logit) {
+  const hn::CappedTag<float, 1> d;
+  const auto magic = hn::Set(d, exp_split_constants::kRoundMagic);
+  const auto t = hn::MulAdd(hn::Set(d, logit), hn::Set(d, exp_split_constants::kLog2e), magic);
+  return bin_of_exponent(static_cast<std::int32_t>(hn::GetLane(hn::Sub(t, magic))));
 }
 
 // The smallest element of [0, count); NaN may be passed over.
@@ -116,11 +140,10 @@ HWY_INLINE void ForEachPair(const T* p, std::int64_t count, Body&& body) {
     }
   }
   if (j < count) {
-    HWY_ALIGN float tail[2 * HWY_MAX_BYTES / sizeof(float)];
-    for (std::int64_t i = 0; i < 2 * lanes; ++i) {
-      tail[i] = j + i < count ? widen(p[j + i]) : -std::numeric_limits<float>::infinity();
-    }
-    body(hn::Load(d, tail), hn::Load(d, tail + lanes));
+    HWY_ALIGN T tail[2 * HWY_MAX_BYTES / sizeof(float)];
+    std::fill(tail, tail + 2 * lanes, MinusInfinity<T>());
+    std::copy(p + j, p + count, tail);
+    body(LoadWide(d, tail), LoadWide(d, tail + lanes));
   }
 }
 
@@ -273,19 +296,30 @@ bool HoldsNanOrPositiveInfinity(const T* p, std::int64_t count) {
   return std::any_of(p, p + count, [](T x) { return is_nan_or_positive_infinity(widen(x)); });
 }
 
-// The walk over one row: the target splits it into two spans, and each span into blocks.
+// The walk over the stretches of one row, block by block.
 template <class T, bool kKeep>
 class RowWalk {
  public:
-  RowWalk(const T* row, BlockSkipping skipping, ExpCache* cache)
-      : row_(row), skipping_(skipping == BlockSkipping::kOn), cache_(cache) {
+  RowWalk(BlockSkipping skipping, ExpCache* cache) : skipping_(skipping == BlockSkipping::kOn), cache_(cache) {
     Clear(accumulators_);
   }
 
-  // Columns [first, last). False where the register form cannot give the row's digits, and the definition must.
-  bool Add(std::int64_t first, std::int64_t last) {
-    for (; first < last; first = BlockEnd(first, last)) {
-      if (!AddOne(first, BlockEnd(first, last) - first)) return false;
+  // False where the register form cannot give the row's digits, and the definition must.
+  bool Add(const RowLogits& stretch) {
+    const T* logits = static_cast<const T*>(stretch.logits);
+    if constexpr (kKeep) cache_->begin_stretch();
+    for (std::int64_t first = 0; first < stretch.classes; first += kBlock) {
+      const std::int64_t count = std::min(kBlock, stretch.classes - first);
+      const T* block = logits + first;
+      const std::int64_t target = stretch.target - first;
+      if (target >= 0 && target < count) {
+        // A class without mass stands in for the target, so that its block is walked as every other.
+        std::copy(block, block + count, patched_);
+        patched_[target] = MinusInfinity<T>();
+        patched_target_ = target;
+        block = patched_;
+      }
+      if (!AddOne(block, first, count)) return false;
     }
     return true;
   }
@@ -304,14 +338,14 @@ class RowWalk {
   bool NeedsDefinition() const { return seen_low_ && max_ < kLowest + 64.0f; }
 
  private:
-  bool AddOne(std::int64_t first, std::int64_t count) {
+  bool AddOne(const T* p, std::int64_t first, std::int64_t count) {
     const D d;
-    const T* p = row_ + first;
     const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
     const std::int64_t vectors = VectorsOf(count);
     if (accumulators_.count[2] + static_cast<std::uint32_t>(vectors) > RegisterLane::kCapacity) {
       Flush(accumulators_, digits_);
     }
+    if (!begun_) GuessBin(widen(p[0]));
     float* keep = nullptr;
     if constexpr (kKeep) keep = cache_->room(static_cast<std::size_t>(vectors * lanes));
     // The digits are guessed from the last block, and the guess is checked against the block's own maximum after it:
@@ -332,8 +366,8 @@ class RowWalk {
       if (max != -std::numeric_limits<float>::infinity()) seen_low_ = true;
       return true;
     }
-    const std::int32_t block_bin = bin_of_logit(max);
-    const bool raises = max_ <= kLowest || block_bin > bin_;
+    const std::int32_t block_bin = BinOf(max);
+    const bool raises = max_ <= kLowest ? block_bin != bin_ : block_bin > bin_;
     if (raises) {
       accumulators_ = before;
       Raise(block_bin);
@@ -347,15 +381,32 @@ class RowWalk {
       guess_ = needed;
     }
     if constexpr (kKeep) {
-      // A clamped value is not its exponential. The lanes beyond a block's end hold -inf, which says nothing.
-      const bool exact = hn::GetLane(hn::MinOfLanes(d, scan.min)) > bin_constants_.clamp ||
-                         (count % (2 * lanes) != 0 && MinOf(p, count) > bin_constants_.clamp);
-      if (keep != nullptr && guess_ > 0 && exact) {
+      if (keep != nullptr && guess_ > 0 && IsExact(scan, p, count)) {
         cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(vectors * lanes));
       }
     }
     guess_ = needed;
     return true;
+  }
+
+  // Whether no exponential of the block was clamped. The target's stand-in, and the lanes beyond a block's end, hold
+  // -inf, which says nothing.
+  bool IsExact(const BlockScan& scan, const T* p, std::int64_t count) {
+    const D d;
+    const float clamp = bin_constants_.clamp;
+    if (hn::GetLane(hn::MinOfLanes(d, scan.min)) > clamp) return true;
+    // Any other logit of the block may take the stand-in's place now: a second look at it changes no minimum.
+    if (p == patched_) patched_[patched_target_] = patched_[patched_target_ == 0 ? count - 1 : 0];
+    return MinOf(p, count) > clamp;
+  }
+
+  // A first bin, from the row's first logit: most often that of the whole row.
+  void GuessBin(float logit) {
+    begun_ = true;
+    if (!(logit > kLowest && logit < kHighest)) return;
+    bin_ = BinOf(logit);
+    bin_constants_ = register_bin(bin_);
+    guess_ = 3;
   }
 
   BlockScan AddGuess(int digits, const T* p, std::int64_t count, float* keep) {
@@ -372,45 +423,54 @@ class RowWalk {
     bin_constants_ = register_bin(bin);
   }
 
-  const T* row_;
   bool skipping_;
   ExpCache* cache_;
+  bool begun_ = false;
   bool seen_low_ = false;
   bool not_finite_ = false;
-  int guess_ = 0;  // the first block is only scanned
+  int guess_ = 0;  // digits of the next block
   float max_ = -std::numeric_limits<float>::infinity();
   std::int32_t bin_ = 0;
   RegisterBin bin_constants_ = register_bin(0);
   Accumulators accumulators_;
   Digits digits_;
+  HWY_ALIGN T patched_[kBlock];
+  std::int64_t patched_target_ = 0;
 };
 
 template <class T, bool kKeep>
-RowPartial WalkRow(const RowLogits& row, BlockSkipping skipping, ExpCache* cache) {
-  const auto* logits = static_cast<const T*>(row.logits);
-  RowWalk<T, kKeep> walk(logits, skipping, cache);
-  const bool here = row.target >= 0;
-  const std::int64_t first = here ? row.target : row.classes;
-  const bool register_form = walk.Add(0, first) && (!here || walk.Add(first + 1, row.classes));
-  if (!register_form || walk.NeedsDefinition()) return row_partial(logits, row.classes, row.target);
-
-  const float target_logit = here ? widen(logits[row.target]) : 0.0f;
-  const std::uint32_t flags = here ? RowPartial::kTargetHere : 0;
+RowPartial WalkRow(std::span<const RowLogits> row, BlockSkipping skipping, ExpCache* cache) {
+  RowWalk<T, kKeep> walk(skipping, cache);
+  float target_logit = 0.0f;
+  std::uint32_t flags = 0;
+  for (const RowLogits& stretch : row) {
+    if (!walk.Add(stretch)) return DefinitionOfRow<T>(row);
+    if (stretch.target < 0) continue;
+    target_logit = widen(static_cast<const T*>(stretch.logits)[stretch.target]) + 0.0f;
+    flags = RowPartial::kTargetHere;
+  }
+  if (walk.NeedsDefinition()) return DefinitionOfRow<T>(row);
   if (walk.not_finite() || is_nan_or_positive_infinity(target_logit)) {
     return RowPartial::only_flags(flags | RowPartial::kNotFinite);
   }
   RowPartial partial = walk.Finish();
-  partial.target_logit = target_logit + 0.0f;
+  partial.target_logit = target_logit;
   partial.flags = flags;
   return partial;
 }
 
 template <class T>
-RowPartial PartialOfRow(const RowLogits& row, BlockSkipping skipping, ExpCache* cache) {
+RowPartial PartialOfRow(std::span<const RowLogits> row, BlockSkipping skipping, ExpCache* cache) {
   return cache != nullptr ? WalkRow<T, true>(row, skipping, cache) : WalkRow<T, false>(row, skipping, nullptr);
 }
 
 HWY_INLINE void StoreRounded(D d, VF v, float* p) { hn::StoreU(v, d, p); }
+
+HWY_INLINE void StoreRounded(D d, VF v, double* p) {
+  HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(v, d, lanes);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) round_to(lanes[i], &p[i]);
+}
 
 HWY_INLINE void StoreRounded(D d, VF v, BFloat16* p) {
   const DU du;
@@ -598,10 +658,6 @@ HWY_INLINE void RoundBlock(const float* p, std::int64_t count, float* out) {
   if (out != p) std::copy(p, p + count, out);
 }
 
-HWY_INLINE void RoundBlock(const float* p, std::int64_t count, double* out) {
-  for (std::int64_t j = 0; j < count; ++j) round_to(p[j], &out[j]);
-}
-
 template <class Out>
 HWY_INLINE void RoundBlock(const float* p, std::int64_t count, Out* out) {
   const D d;
@@ -617,62 +673,53 @@ void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* grad
   const auto* logits = static_cast<const T*>(row.logits);
   auto* out = static_cast<Out*>(gradients);
   using Kind = RowGradient::Kind;
-  const bool here = row.target >= 0;
-  const std::int64_t first = here ? row.target : row.classes;
   const bool register_form =
       gradient.kind == Kind::kGrid && gradient.max_logit > kLowest + 1024.0f && gradient.max_logit < kHighest;
-  const bool reads = gradient.kind == Kind::kGrid || gradient.kind == Kind::kHuge;
   const auto element = [&](std::int64_t j, float dz) {
     if (squares != nullptr) add_square(*squares, dz);
     if (out != nullptr) round_to(dz, &out[j]);
   };
-  HWY_ALIGN float block[kBlock];
-  const std::int32_t row_bin = register_form ? bin_of_logit(gradient.max_logit) : 0;
-  const RegisterBin bin = register_bin(row_bin);
-  const float factor = OneFactor(gradient, row_bin);
-  std::size_t next = 0;  // of the cached blocks
-  const auto span = [&](std::int64_t begin, std::int64_t end) {
-    if (!register_form) {
-      for (std::int64_t j = begin; j < end; ++j) {
-        element(j, non_target_gradient(gradient, reads ? widen(logits[j]) : 0.0f));
-      }
-      return;
+  if (!register_form) {
+    const bool reads = gradient.kind == Kind::kGrid || gradient.kind == Kind::kHuge;
+    for (std::int64_t j = 0; j < row.classes; ++j) {
+      element(j, j == row.target ? gradient.target : non_target_gradient(gradient, reads ? widen(logits[j]) : 0.0f));
     }
-    for (std::int64_t j = begin; j < end; j = BlockEnd(j, end)) {
-      const std::int64_t count = BlockEnd(j, end) - j;
+  } else {
+    const std::int32_t row_bin = BinOf(gradient.max_logit);
+    const RegisterBin bin = register_bin(row_bin);
+    const float factor = OneFactor(gradient, row_bin);
+    HWY_ALIGN float buffer[kBlock];
+    std::size_t next = 0;  // of the cached blocks
+    for (std::int64_t j = 0; j < row.classes; j += kBlock) {
+      const std::int64_t count = std::min(kBlock, row.classes - j);
+      const std::int64_t target = row.target - j;
+      const bool here = target >= 0 && target < count;
       const CachedBlock* kept = next < cached.size() && cached[next].first == j ? &cached[next++] : nullptr;
-      if constexpr (std::is_same_v<T, Out>) {
-        if (kept != nullptr && out != nullptr && squares == nullptr) {
-          const float one_factor = OneFactor(gradient, kept->bin);
-          if (one_factor != 0.0f) {
-            ScaleBlock(KeptExponentials<T>{kept->values}, count, one_factor, out + j);
-            continue;
-          }
-        }
-      }
-      const bool scales = factor != 0.0f && MinOf(logits + j, count) > bin.clamp;
-      const NewExponentials<T> exponentials{logits + j, bin.magic};
-      if constexpr (!std::is_same_v<Out, double>) {
-        if (scales && out != nullptr && squares == nullptr) {
-          ScaleBlock(exponentials, count, factor, out + j);
-          continue;
-        }
-      }
-      float* dz = block;
-      if constexpr (std::is_same_v<Out, float>) dz = out != nullptr ? out + j : block;
-      if (scales) {
-        ScaleBlock(exponentials, count, factor, dz);
+      const float kept_factor = kept != nullptr ? OneFactor(gradient, kept->bin) : 0.0f;
+      const bool direct = out != nullptr && squares == nullptr;
+      // Whatever stands in the target's place is overwritten with its gradient.
+      if (std::is_same_v<T, Out> && kept_factor != 0.0f && direct) {
+        ScaleBlock<T, T>(KeptExponentials<T>{kept->values}, count, kept_factor, static_cast<T*>(gradients) + j);
       } else {
-        GradientOfBlock(logits + j, count, gradient, dz);
+        const bool scales = factor != 0.0f && MinOf(logits + j, count) > bin.clamp;
+        const NewExponentials<T> exponentials{logits + j, bin.magic};
+        if (scales && direct) {
+          ScaleBlock(exponentials, count, factor, out + j);
+        } else {
+          float* dz = buffer;
+          if constexpr (std::is_same_v<Out, float>) dz = out != nullptr ? out + j : buffer;
+          if (scales) {
+            ScaleBlock(exponentials, count, factor, dz);
+          } else {
+            GradientOfBlock(logits + j, count, gradient, dz);
+          }
+          if (here) dz[target] = gradient.target;
+          if (squares != nullptr) AddSquares(dz, count, *squares);
+          if (out != nullptr) RoundBlock(dz, count, out + j);
+        }
       }
-      if (squares != nullptr) AddSquares(dz, count, *squares);
-      if (out != nullptr) RoundBlock(dz, count, out + j);
+      if (here && out != nullptr) round_to(gradient.target, &out[row.target]);
     }
-  };
-  span(0, first);
-  if (here) {
-    element(first, gradient.target);
-    span(first + 1, row.classes);
   }
   for (std::int64_t j = row.classes; j < row.width; ++j) element(j, 0.0f);
 }

@@ -34,6 +34,7 @@ Kernels MakeKernels() {
                   &GradientOfRow<BFloat16, Float16>},
                  {&GradientOfRow<Float16, float>, &GradientOfRow<Float16, double>, &GradientOfRow<Float16, BFloat16>,
                   &GradientOfRow<Float16, Float16>}},
+    .finalize = &FinalizeRow, .row_gradient = &GradientScale,
   };
 }
 

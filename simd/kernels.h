@@ -65,8 +65,9 @@ class ExpCache {
   std::vector<std::size_t> stretches_;  // where each begins in blocks_
 };
 
-// row_partial() of tpce/row_partial.h; keeps exponentials where cache is not null.
-using PartialKernel = RowPartial (*)(const RowLogits& row, BlockSkipping skipping, ExpCache* cache);
+// The merge of row_partial() of tpce/row_partial.h over the stretches of a row; keeps exponentials where cache is not
+// null, stretch by stretch.
+using PartialKernel = RowPartial (*)(std::span<const RowLogits> row, BlockSkipping skipping, ExpCache* cache);
 
 // Gradients [width] of the stretch. out may be the logits themselves, or null where only the squares are wanted;
 // squares may be null; cached are the blocks that the partial kernel of the same target kept of this stretch, in order,
@@ -81,6 +82,9 @@ struct Kernels {
   std::string_view name;
   PartialKernel partial[kDtypes];             // by the DType of the logits; null for fp64
   GradientKernel gradient[kDtypes][kDtypes];  // by the DType of the logits, then that of the gradient
+
+  FinalRow (*finalize)(const RowPartial&);               // of tpce/row_finalize.h
+  RowGradient (*row_gradient)(const SavedRow&, double);  // likewise
 
   PartialKernel partial_of(DType logits) const { return partial[static_cast<int>(logits)]; }
   GradientKernel gradient_of(DType logits, DType out) const {

@@ -72,11 +72,19 @@ std::vector<SimdBackend::Pieces> SimdBackend::tasks_of_row(const Batch& batch, s
 RowPartial SimdBackend::partial_of(const Batch& batch, const Options& options, const RowTask& row) const {
   if (row.cache != nullptr) row.cache->clear();
   if (batch.labels[row.row] == options.ignore_index) return RowPartial::only_flags(RowPartial::kIgnored);
+  thread_local std::vector<RowLogits> stretches;
+  stretches.clear();
+  for (const Piece& piece : row.pieces) stretches.push_back(stretch_of(batch, piece, row.row));
+  if (stretches.empty()) return {};
+  // Shards of one type are walked as one row; each other type makes a walk of its own.
+  const auto dtype_of = [&](std::size_t i) { return batch.shards[row.pieces[i].shard].logits.dtype; };
   RowPartial partial;
-  for (const Piece& piece : row.pieces) {
-    if (row.cache != nullptr) row.cache->begin_stretch();
-    const PartialKernel kernel = kernels_.partial_of(batch.shards[piece.shard].logits.dtype);
-    tpce::merge(partial, kernel(stretch_of(batch, piece, row.row), block_skipping_, row.cache));
+  for (std::size_t first = 0, last = 0; first < stretches.size(); first = last) {
+    while (last < stretches.size() && dtype_of(last) == dtype_of(first)) ++last;
+    const std::span<const RowLogits> walk(stretches.data() + first, last - first);
+    const RowPartial walked = kernels_.partial_of(dtype_of(first))(walk, block_skipping_, row.cache);
+    if (walk.size() == stretches.size()) return walked;
+    tpce::merge(partial, walked);
   }
   return partial;
 }
@@ -127,8 +135,8 @@ void SimdBackend::partials(const Batch& batch, const Options& options, RowRange 
 
 void SimdBackend::merge(const Partials& into, const Partials& from, Queue queue) { scalar_.merge(into, from, queue); }
 
-void SimdBackend::finalize(const Partials& partials, const RowResults& results, Queue queue) {
-  scalar_.finalize(partials, results, queue);
+void SimdBackend::finalize(const Partials& partials, const RowResults& results, Queue) {
+  for (std::int64_t i = 0; i < partials.rows; ++i) results.store(i, kernels_.finalize(partials.load(i)));
 }
 
 void SimdBackend::reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) {
@@ -142,7 +150,7 @@ void SimdBackend::gradient(const Batch& batch, const GradientTask& task, Queue) 
   executor_->for_each(task.rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
     const std::int64_t row = task.rows.first + t / per_row;
-    const RowGradient gradient = row_gradient(task.saved[t / per_row], task.upstream.of_row(row));
+    const RowGradient gradient = kernels_.row_gradient(task.saved[t / per_row], task.upstream.of_row(row));
     const BinnedSum squares =
         write_gradient(batch, task, gradient, {row, tasks[static_cast<std::size_t>(t % per_row)], nullptr});
     if (task.squares == nullptr) return;
@@ -163,9 +171,9 @@ void SimdBackend::forward_backward(const Batch& batch, const Options& options, c
     const DefaultFloatMode mode;
     thread_local ExpCache cache(kCachedExponentials);
     const RowTask row{task.rows.first + i, tasks.front(), &cache};
-    const FinalRow final_row = tpce::finalize(partial_of(batch, options, row));
+    const FinalRow final_row = kernels_.finalize(partial_of(batch, options, row));
     results.store(i, final_row);
-    const RowGradient gradient = row_gradient(final_row.saved, task.upstream.of_row(row.row));
+    const RowGradient gradient = kernels_.row_gradient(final_row.saved, task.upstream.of_row(row.row));
     const BinnedSum squares = write_gradient(batch, task, gradient, row);
     if (task.squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);

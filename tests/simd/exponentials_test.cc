@@ -24,8 +24,8 @@ std::int64_t mismatches(const Kernels& kernels, ExpCache& cache, std::uint32_t f
   float row[kRow];
   for (std::uint32_t i = 0; i < kRow; ++i) row[i] = bit_cast<float>(first_bits + i);
   cache.clear();
-  cache.begin_stretch();
-  kernels.partial_of(DType::kFloat32)({row, kRow, kRow, -1}, BlockSkipping::kOff, &cache);
+  const RowLogits stretch{row, kRow, kRow, -1};
+  kernels.partial_of(DType::kFloat32)(std::span(&stretch, 1), BlockSkipping::kOff, &cache);
   std::int64_t seen = 0;
   std::int64_t wrong = 0;
   for (const CachedBlock& block : cache.stretch(0)) {

@@ -71,7 +71,7 @@ void expect_no_access_beyond_the_row(const Kernels& kernels) {
       for (const std::int64_t target : {std::int64_t{-1}, std::int64_t{0}, width / 2, width - 1}) {
         const RowLogits row{z, width, width, target};
         const DType dtype = DTypeOf<T>::value;
-        RowPartial partial = kernels.partial_of(dtype)(row, BlockSkipping::kOn, nullptr);
+        RowPartial partial = kernels.partial_of(dtype)(std::span(&row, 1), BlockSkipping::kOn, nullptr);
         EXPECT_TRUE(partial == row_partial(z, width, target));
         partial.flags |= RowPartial::kTargetHere;
         const RowGradient gradient = row_gradient(finalize(partial).saved, 1.0);
