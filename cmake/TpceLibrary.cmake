@@ -10,7 +10,9 @@ target_compile_options(tpce_flags INTERFACE
 add_library(tpce_warnings INTERFACE)
 target_compile_options(tpce_warnings INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wnon-virtual-dtor -Woverloaded-virtual
-  -Wcast-align -Wold-style-cast -Wnull-dereference
+  -Wcast-align -Wold-style-cast
+  # g++ 12 finds null pointers inside its own <streambuf> and <functional>, whatever calls them.
+  $<$<CXX_COMPILER_ID:Clang>:-Wnull-dereference>
   $<$<BOOL:${TPCE_WERROR}>:-Werror>)
 
 # tpce_library(<folder> SOURCES a.cc ... [PUBLIC libs...] [PRIVATE libs...])

@@ -30,6 +30,7 @@ build() {
   if [[ -z ${CMAKE_CXX_COMPILER_LAUNCHER:-} ]] && command -v ccache >/dev/null; then
     export CMAKE_CXX_COMPILER_LAUNCHER=ccache
   fi
-  cmake --preset "$preset"
-  cmake --build "build/$preset" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" "$@"
+  cmake --preset "$preset" || fail "configuring $preset failed, see above"
+  cmake --build "build/$preset" --parallel "${CMAKE_BUILD_PARALLEL_LEVEL:-$(nproc)}" "$@" ||
+    fail "building $preset failed, see above"
 }
