@@ -50,6 +50,14 @@ std::chrono::milliseconds wait_to_tell(std::int64_t rank) {
   return kRankZero + kEachRank * std::min<std::int64_t>(rank, 10);
 }
 
+std::string library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string version(text.data());
+  return version.substr(0, version.find(','));
+}
+
 Environment::Environment() {
   int provided = 0;
   if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <optional>
+#include <string>
 
 namespace tpce::mpi {
 
@@ -19,6 +20,9 @@ std::optional<LaunchedRank> launched_rank();
 // How long a failing rank waits before it tells why and ends the run. Lower ranks go first and end the others
 // meanwhile, so that a cause that strikes all of them is told once. At most 4 s.
 std::chrono::milliseconds wait_to_tell(std::int64_t rank);
+
+// Name and version of the MPI library, as in "Open MPI v4.1.4".
+std::string library_version();
 
 // MPI from construction to destruction, once a process; MPI is called from the constructing thread alone
 // (MPI_THREAD_FUNNELED). Every communicator ends before it. Where a rank fails, Communicator::abort() ends the run:

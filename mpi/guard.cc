@@ -69,6 +69,12 @@ bool ended_within(std::chrono::milliseconds time, const sigset_t& awaited) {
   return is_ending(sigtimedwait(&awaited, nullptr, &timeout));
 }
 
+const char* usual_cause(int signal) {
+  if (signal == SIGKILL) return ", as where memory runs out";
+  if (signal == SIGBUS) return ", as where a mapped file becomes shorter";
+  return "";
+}
+
 [[noreturn]] void guard(pid_t child, const LaunchedRank& rank, const std::string& prefix, const sigset_t& awaited) {
   bool ended = false;
   const int status = wait_for_rank(child, awaited, ended);
@@ -76,7 +82,7 @@ bool ended_within(std::chrono::milliseconds time, const sigset_t& awaited) {
   const int signal = WTERMSIG(status);
   if (!ended && !is_ending(signal) && !ended_within(wait_to_tell(rank.rank), awaited)) {
     const std::string message = prefix + "killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")" +
-                                (signal == SIGKILL ? ", as where memory runs out\n" : "\n");
+                                usual_cause(signal) + "\n";
     write_all(message.data(), message.size());
   }
   _exit(128 + signal);

@@ -120,6 +120,7 @@ std::unique_ptr<MpiCommunicator> MpiCommunicator::split(int color) const {
   MPI_Comm group = MPI_COMM_NULL;
   check(MPI_Comm_split(comm_, color, static_cast<int>(rank_), &group), "MPI_Comm_split");
   auto made = std::make_unique<MpiCommunicator>(group, rows_per_call_);
+  made->set_before_abort(before_abort_);
   check(MPI_Comm_free(&group), "MPI_Comm_free");
   return made;
 }
@@ -198,6 +199,7 @@ void MpiCommunicator::abort(std::string_view reason) noexcept {
   int size = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  if (before_abort_ != nullptr) before_abort_();
   std::this_thread::sleep_for(wait_to_tell(rank));
   // No allocation: memory may be what ran out. One call, so that the lines of ranks do not mix.
   std::array<char, 96> prefix{};

@@ -47,8 +47,9 @@ class MpiCommunicator final : public Communicator {
   std::vector<std::string> all_gather(std::string_view mine) override;
 
   // Prints "tpce: error: rank 2 of 4: <reason>" on stderr, with the rank among all, and ends every rank with exit code
-  // 2, after wait_to_tell() of environment.h.
+  // 2, after wait_to_tell() of environment.h. No destructor runs; what must be done before is for set_before_abort().
   void abort(std::string_view reason) noexcept override;
+  void set_before_abort(void (*cleanup)() noexcept) { before_abort_ = cleanup; }
 
  private:
   struct InFlight;
@@ -64,6 +65,7 @@ class MpiCommunicator final : public Communicator {
   std::int64_t size_ = 1;
   std::int64_t rank_ = 0;
   std::int64_t rows_per_call_;
+  void (*before_abort_)() noexcept = nullptr;
   std::vector<std::unique_ptr<InFlight>> in_flight_;  // those that ended are used again
 };
 

@@ -11,6 +11,7 @@ namespace tpce::tools {
 struct Command {
   CLI::App* app;
   std::function<int()> run;
+  bool over_ranks = false;  // every rank of a run runs it; else the first one alone
 };
 
 // Each adds its subcommands to the program; its file is the one of that name.

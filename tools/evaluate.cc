@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -11,7 +12,9 @@
 #include "reference/evaluate.h"
 #include "sim/methods/method.h"
 #include "tools/progress.h"
+#include "tools/ranks.h"
 #include "tpce/checks.h"
+#include "tpce/rank_checks.h"
 
 namespace tpce::tools {
 
@@ -20,15 +23,18 @@ namespace {
 // Memory for one range of rows of the gradient, which is also what progress is shown by.
 constexpr std::int64_t kRangeElements = std::int64_t{1} << 22;
 
-// The file as the library sees it: shards that are column slices of the mapped matrix, and any range of its rows.
+// The file as the library sees it: shards that are column slices of the mapped matrix, and any range of its rows. Each
+// rank of the communicator has neighbouring shards, as many as the others up to one; some have none.
 class Problem {
  public:
-  Problem(const io::LogitsFile& file, const Request& request)
+  Problem(const io::LogitsFile& file, const Request& request, const Communicator& communicator)
       : logits_(file.logits()),
         labels_(file.labels()),
         plan_(request.shards.empty() ? ShardPlan::even(logits_.cols, request.tp)
                                      : ShardPlan::from_widths(logits_.cols, request.shards)),
-        vocab_(request.vocab.value_or(logits_.cols)) {
+        vocab_(request.vocab.value_or(logits_.cols)),
+        ranks_(communicator.size()),
+        rank_(communicator.rank()) {
     if (request.cast_to_fp32 && logits_.dtype == DType::kFloat64) cast();
     range_rows_ = std::clamp<std::int64_t>(kRangeElements / logits_.cols, 1, std::max<std::int64_t>(rows(), 1));
   }
@@ -47,7 +53,7 @@ class Problem {
   std::unique_ptr<Range> range(std::int64_t first, std::int64_t count) const {
     std::vector<Shard> shards;
     const ConstMatrix logits = logits_.row_range(first, count);
-    for (std::int64_t s = 0; s < plan_.tp(); ++s) {
+    for (std::int64_t s = first_shard(rank_); s < first_shard(rank_ + 1); ++s) {
       shards.push_back({logits.column_range(plan_.first_class(s), plan_.width(s)), s});
     }
     const Labels labels = labels_.range(first, count);
@@ -72,12 +78,28 @@ class Problem {
   DType dtype() const { return logits_.dtype; }
   const ShardPlan& plan() const { return plan_; }
 
+  // The columns of a rank's shards.
+  struct Columns {
+    std::int64_t first;
+    std::int64_t count;
+  };
+  Columns columns_of(std::int64_t rank) const {
+    const auto start = [&](std::int64_t shard) {
+      return shard < plan_.tp() ? plan_.first_class(shard) : plan_.columns();
+    };
+    const std::int64_t first = start(first_shard(rank));
+    return {first, start(first_shard(rank + 1)) - first};
+  }
+
  private:
+  std::int64_t first_shard(std::int64_t rank) const { return plan_.tp() * rank / ranks_; }
+
   void cast() {
+    const Columns own = columns_of(rank_);
     cast_.resize(static_cast<std::size_t>(logits_.rows * logits_.cols));
     for (std::int64_t i = 0; i < logits_.rows; ++i) {
-      const double* from = logits_.row<double>(i);
-      std::transform(from, from + logits_.cols, cast_.begin() + i * logits_.cols,
+      const double* from = logits_.row<double>(i) + own.first;
+      std::transform(from, from + own.count, cast_.begin() + i * logits_.cols + own.first,
                      [](double x) { return static_cast<float>(x); });
     }
     logits_ = matrix_of(static_cast<const float*>(cast_.data()), logits_.rows, logits_.cols);
@@ -87,6 +109,8 @@ class Problem {
   Labels labels_;
   ShardPlan plan_;
   std::int64_t vocab_;
+  std::int64_t ranks_;
+  std::int64_t rank_;
   std::vector<float> cast_;
   std::int64_t range_rows_ = 1;
 };
@@ -101,10 +125,10 @@ class GradientRows {
 
   Matrix rows(std::int64_t count) const { return matrix_.row_range(0, count); }
 
-  std::vector<Matrix> shards(std::int64_t count) const {
+  std::vector<Matrix> shards(const Batch& batch) const {
     std::vector<Matrix> slices;
-    for (std::int64_t s = 0; s < plan_.tp(); ++s) {
-      slices.push_back(rows(count).column_range(plan_.first_class(s), plan_.width(s)));
+    for (const Shard& shard : batch.shards) {
+      slices.push_back(rows(batch.rows()).column_range(plan_.first_class(shard.index), plan_.width(shard.index)));
     }
     return slices;
   }
@@ -115,6 +139,32 @@ class GradientRows {
   Matrix matrix_;
 };
 
+// Brings the columns of every rank's shards to the first one.
+void gather_columns(const Problem& problem, const Matrix& rows, Communicator& communicator) {
+  if (communicator.size() == 1) return;
+  const auto size = static_cast<std::int64_t>(size_of(rows.dtype));
+  const auto place = [&](std::int64_t row, std::int64_t column) {
+    return static_cast<char*>(rows.data) + (row * rows.row_stride + column) * size;
+  };
+  std::string mine;
+  if (communicator.rank() != 0) {
+    const Problem::Columns own = problem.columns_of(communicator.rank());
+    for (std::int64_t i = 0; i < rows.rows; ++i) {
+      mine.append(place(i, own.first), static_cast<std::size_t>(own.count * size));
+    }
+  }
+  const std::vector<std::string> all = communicator.all_gather(mine);
+  if (communicator.rank() != 0) return;
+  for (std::int64_t r = 1; r < communicator.size(); ++r) {
+    const Problem::Columns theirs = problem.columns_of(r);
+    const auto bytes = static_cast<std::size_t>(theirs.count * size);
+    for (std::int64_t i = 0; i < rows.rows && bytes > 0; ++i) {
+      std::memcpy(place(i, theirs.first), all[static_cast<std::size_t>(r)].data() + static_cast<std::size_t>(i) * bytes,
+                  bytes);
+    }
+  }
+}
+
 // Losses of the rows by the canonical method, and what its backward needs.
 struct CanonicalForward {
   LossSum sum;
@@ -122,10 +172,9 @@ struct CanonicalForward {
   std::vector<Saved> saved;  // one a range
 };
 
-CanonicalForward canonical_forward(const Problem& problem, const Options& options, Backend& backend,
+CanonicalForward canonical_forward(const Problem& problem, const Options& options, const Runtime& runtime,
                                    Progress& progress) {
-  SelfCommunicator self;
-  check_batch(problem.whole()->batch, options, backend, self);
+  check_ranks(problem.whole()->batch, options, runtime);
   // Sums of ranges merge to the bits of the whole; rows that are errors are named by their place in the whole.
   Options of_ranges = options;
   of_ranges.reduction = Reduction::kSum;
@@ -133,8 +182,7 @@ CanonicalForward canonical_forward(const Problem& problem, const Options& option
   CanonicalForward result;
   result.nll.resize(static_cast<std::size_t>(problem.rows()));
   problem.for_each_range([&](const Problem::Range& range) {
-    Forward forward = cross_entropy_forward(range.batch, of_ranges, {.nll = result.nll.data() + range.first},
-                                            {.backend = backend, .communicator = self});
+    Forward forward = cross_entropy_forward(range.batch, of_ranges, {.nll = result.nll.data() + range.first}, runtime);
     merge(result.sum, forward.sum, range.first);
     result.saved.push_back(std::move(forward.saved));
     progress.advance(range.batch.rows());
@@ -146,9 +194,9 @@ CanonicalForward canonical_forward(const Problem& problem, const Options& option
 Evaluation evaluate_canonical(const Problem& problem, const Request& request, const GradientSink* sink) {
   const Options& options = request.options;
   const std::unique_ptr<Backend> backend = make_backend(request.choice.backend);
-  SelfCommunicator self;
+  const Runtime runtime{.backend = *backend, .communicator = ranks()};
   Progress progress("loss", 2 * problem.rows());
-  CanonicalForward forward = canonical_forward(problem, options, *backend, progress);
+  CanonicalForward forward = canonical_forward(problem, options, runtime, progress);
 
   const std::int64_t divisor = options.reduction == Reduction::kMean ? forward.sum.valid_rows : 1;
   const Upstream upstream{.scalar = 1.0 / static_cast<double>(divisor)};
@@ -158,9 +206,12 @@ Evaluation evaluate_canonical(const Problem& problem, const Request& request, co
   for (Saved& saved : forward.saved) {
     const std::int64_t count = saved.batch().rows();
     std::vector<Matrix> shards;
-    if (sink != nullptr) shards = gradient.shards(count);
-    cross_entropy_backward(saved, upstream, shards, {.backend = *backend, .communicator = self}, &squares);
-    if (sink != nullptr) sink->rows(gradient.rows(count));
+    if (sink != nullptr) shards = gradient.shards(saved.batch());
+    cross_entropy_backward(saved, upstream, shards, runtime, &squares);
+    if (sink != nullptr) {
+      gather_columns(problem, gradient.rows(count), ranks());
+      if (is_first_rank()) sink->rows(gradient.rows(count));
+    }
     progress.advance(count);
   }
   return {.loss = reduced_loss(forward.sum, problem.rows(), options),
@@ -173,8 +224,9 @@ std::vector<float> canonical_nll(const Problem& problem, Options options) {
   if (problem.dtype() == DType::kFloat64) return {};
   const std::unique_ptr<Backend> backend = make_backend(choose_method("canonical", std::nullopt).backend);
   options.non_finite_row = NonFiniteRow::kNan;
+  SelfCommunicator self;
   Progress progress("canonical loss", problem.rows());
-  return canonical_forward(problem, options, *backend, progress).nll;
+  return canonical_forward(problem, options, {.backend = *backend, .communicator = self}, progress).nll;
 }
 
 Evaluation evaluate_simulated(const Problem& problem, const MethodInfo& method, const Options& options,
@@ -183,7 +235,7 @@ Evaluation evaluate_simulated(const Problem& problem, const MethodInfo& method, 
   const GradientRows gradient(problem.plan(), sink != nullptr ? sink->dtype : DType::kFloat32,
                               sink != nullptr ? problem.rows() : 0);
   std::vector<Matrix> shards;
-  if (sink != nullptr) shards = gradient.shards(problem.rows());
+  if (sink != nullptr) shards = gradient.shards(whole->batch);
   const sim::MethodInput input{.batch = whole->batch, .options = options, .gradients = shards};
   const sim::MethodOutput output = sim::run(sim::method_from_name(method.name), input);
   if (sink != nullptr) sink->rows(gradient.rows(problem.rows()));
@@ -255,30 +307,80 @@ std::int64_t count_collapsed(const std::vector<float>& nll, const std::vector<fl
   return collapsed;
 }
 
+// An evaluation by a method that knows no ranks but its own. The loss of the first rank goes to the others.
+Evaluation evaluate_alone(const io::LogitsFile& file, const Request& request, const GradientSink* sink) {
+  const SelfCommunicator self;
+  const Problem problem(file, request, self);
+  const MethodInfo& method = request.choice.method;
+  Evaluation evaluation = request.choice.backend == "simulator"
+                              ? evaluate_simulated(problem, method, request.options, sink)
+                              : evaluate_reference(problem, method, request.options, sink);
+  evaluation.collapsed_rows = count_collapsed(evaluation.nll, canonical_nll(problem, request.options));
+  evaluation.tp = problem.plan().tp();
+  evaluation.vocab = problem.vocab();
+  return evaluation;
+}
+
+// What body() returns on the first rank, on every rank, less the rows; where it throws, every rank does.
+template <class Body>
+Evaluation on_first_rank(Body&& body) {
+  if (ranks().size() == 1) return body();
+  struct Shared {
+    Loss loss;
+    float gradient_norm;
+    std::int64_t collapsed_rows, tp, vocab;
+  };
+  Evaluation evaluation;
+  Shared shared{};
+  std::string error;
+  if (is_first_rank()) {
+    try {
+      evaluation = body();
+      shared = {evaluation.loss, evaluation.gradient_norm, evaluation.collapsed_rows, evaluation.tp, evaluation.vocab};
+    } catch (const std::exception& thrown) {
+      error = thrown.what();
+    }
+  }
+  error = ranks().all_gather(error).front();
+  if (!error.empty()) throw CollectiveError(error);
+  std::string bytes(sizeof shared, '\0');
+  std::memcpy(bytes.data(), &shared, sizeof shared);
+  bytes = ranks().all_gather(bytes).front();
+  std::memcpy(&shared, bytes.data(), sizeof shared);
+  evaluation.loss = shared.loss;
+  evaluation.gradient_norm = shared.gradient_norm;
+  evaluation.collapsed_rows = shared.collapsed_rows;
+  evaluation.tp = shared.tp;
+  evaluation.vocab = shared.vocab;
+  return evaluation;
+}
+
+Evaluation evaluate_over_ranks(const io::LogitsFile& file, const Request& request, const GradientSink* sink) {
+  const Problem problem(file, request, ranks());
+  Evaluation evaluation = evaluate_canonical(problem, request, sink);
+  evaluation.tp = problem.plan().tp();
+  evaluation.vocab = problem.vocab();
+  return evaluation;
+}
+
 }  // namespace
 
 Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, const Request& request,
                     const GradientSink* sink) {
-  try {
-    const Problem problem(file, request);
-    const MethodInfo& method = request.choice.method;
-    Evaluation evaluation;
-    if (method.name == "canonical") {
-      evaluation = evaluate_canonical(problem, request, sink);
-    } else {
-      evaluation = request.choice.backend == "simulator" ? evaluate_simulated(problem, method, request.options, sink)
-                                                         : evaluate_reference(problem, method, request.options, sink);
-      evaluation.collapsed_rows = count_collapsed(evaluation.nll, canonical_nll(problem, request.options));
-    }
-    evaluation.tp = problem.plan().tp();
-    evaluation.vocab = problem.vocab();
-    return evaluation;
-  } catch (const std::invalid_argument& error) {
+  const auto explained = [&](const std::exception& error) {
     std::string message = io::printable(file_name) + ": " + error.what();
     if (file.logits().dtype == DType::kFloat64 && !request.cast_to_fp32) {
       message += " (--cast fp32, or --method certified, multiprecision or fp64)";
     }
-    throw std::invalid_argument(message);
+    return message;
+  };
+  try {
+    if (request.choice.method.name == "canonical") return evaluate_over_ranks(file, request, sink);
+    return on_first_rank([&] { return evaluate_alone(file, request, sink); });
+  } catch (const CollectiveError& error) {
+    throw CollectiveError(explained(error));
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(explained(error));
   }
 }
 

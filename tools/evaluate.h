@@ -22,7 +22,7 @@ struct Request {
   Options options;
 };
 
-// Receives the rows of the gradient in order, [rows, columns of the file], as they are made.
+// Receives the rows of the gradient in order, [rows, columns of the file], as they are made; on the first rank.
 struct GradientSink {
   DType dtype = DType::kFloat32;
   std::function<void(const ConstMatrix& rows)> rows;
@@ -40,6 +40,8 @@ struct Evaluation {
 
 // Loss, gradient norm and, where sink is not null, gradient. The canonical and the reference methods hold a few rows of
 // the gradient at a time; the simulated ones, whose bits depend on how rows are reduced, hold all of it.
+// Over ranks() by the canonical method, each rank with its part of the shards; by the first rank alone by the others,
+// whose nll and warnings the other ranks do not get.
 // Throws std::invalid_argument that names the file and what was expected.
 Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, const Request& request,
                     const GradientSink* sink);

@@ -4,6 +4,7 @@
 
 #include <charconv>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 
 #include "golden/golden_file.h"
@@ -15,6 +16,7 @@
 #include "tools/command.h"
 #include "tools/output.h"
 #include "tools/problem_options.h"
+#include "tools/ranks.h"
 
 namespace tpce::tools {
 
@@ -40,6 +42,8 @@ constexpr const char* kCheckExamples = R"(Examples:
       computes the losses again with the method that the file records; FILEs stand for its steps, in order
   tpce golden check golden.txt step1.safetensors step2.safetensors --tp 8 --backend scalar
       the canonical bits may depend on neither
+  mpirun -n 4 tpce golden check golden.txt step1.safetensors step2.safetensors
+      nor on ranks
 
 Exit codes: 0 equal; 1 different (prints the differences and the whole new file to paste); 2 an error.)";
 
@@ -47,7 +51,7 @@ constexpr const char* kUpdateExamples = R"(Examples:
   tpce golden update golden.txt step1.safetensors step2.safetensors
       writes the new numbers into the file, keeps all its other lines, and shows what changed)";
 
-// Results of the files, one a step.
+// Results of the files, one a step; on the first rank, which alone reads the files from end to end.
 golden::Results compute(const std::vector<std::string>& files, const std::vector<std::int64_t>& steps,
                         const ProblemOptions& problem, const Request& request) {
   if (request.options.reduction == Reduction::kNone) {
@@ -67,6 +71,7 @@ golden::Results compute(const std::vector<std::string>& files, const std::vector
   for (std::size_t i = 0; i < files.size(); ++i) {
     const io::LogitsFile file(problem.input(files, i));
     const Evaluation result = evaluate(files[i], file, request, nullptr);
+    if (!is_first_rank()) continue;
     for (const std::string& warning : result.warnings) report("warning", io::printable(files[i]) + ": " + warning);
     results.steps.push_back({.step = steps[i],
                              .input = {.sha256 = file.sha256(),
@@ -91,9 +96,12 @@ struct MakeCommand {
     }
     std::vector<std::int64_t> steps;
     for (std::size_t i = 0; i < files.size(); ++i) steps.push_back(static_cast<std::int64_t>(i) + 1);
-    io::AtomicFile file(out);  // before the work, so that a place that cannot be written shows at once
-    file.write(golden::make_golden(compute(files, steps, problem, problem.request())));
-    file.commit();
+    std::optional<io::AtomicFile> file;  // before the work, so that a place that cannot be written shows at once
+    if (is_first_rank()) file.emplace(out);
+    const golden::Results results = compute(files, steps, problem, problem.request());
+    if (!file) return 0;
+    file->write(golden::make_golden(results));
+    file->commit();
     print(fmt::format("wrote {}: {} steps\n", io::printable(out), files.size()));
     return 0;
   }
@@ -145,6 +153,7 @@ struct CheckCommand {
 
   int run() const {
     const auto [trajectory, results] = recompute(golden_file, files, problem);
+    if (!is_first_rank()) return 0;
     const golden::Check check = golden::check_golden(trajectory, results);
     std::string text;
     for (const std::string& note : check.notes) text += fmt::format("note: {}\n", note);
@@ -168,6 +177,7 @@ struct UpdateCommand {
 
   int run() const {
     const auto [trajectory, results] = recompute(golden_file, files, problem);
+    if (!is_first_rank()) return 0;
     const golden::Update update = golden::update_golden(trajectory, results);
     const std::string name = io::printable(golden_file);
     if (update.edits.empty()) {
@@ -196,7 +206,7 @@ Command add_one(CLI::App& golden, const char* name, const char* description, con
   } else {
     command->problem.add_runtime_to(*app, false);
   }
-  return {app, [command] { return command->run(); }};
+  return {.app = app, .run = [command] { return command->run(); }, .over_ranks = true};
 }
 
 }  // namespace

@@ -19,6 +19,7 @@
 #include "tools/fingerprint.h"
 #include "tools/methods.h"
 #include "tools/output.h"
+#include "tools/ranks.h"
 
 namespace tpce::tools {
 
@@ -82,7 +83,8 @@ std::vector<Library> libraries() {
           {"Boost", fmt::format("{}.{}.{}", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000, BOOST_VERSION % 100)},
           {"GMP", gmp_version},
           {"MPFR", mpfr_get_version()},
-          {"MPFI", mpfi_get_version()}};
+          {"MPFI", mpfi_get_version()},
+          {"MPI", mpi_version()}};
 }
 
 nlohmann::ordered_json to_json(const Cpu& cpu) {

@@ -9,6 +9,7 @@
 #include "tools/command.h"
 #include "tools/output.h"
 #include "tools/problem_options.h"
+#include "tools/ranks.h"
 
 namespace tpce::tools {
 
@@ -21,6 +22,8 @@ constexpr const char* kExamples = R"(Examples:
       bf16 logits kept as uint16, cut into 8 shards: the same bits as on one
   tpce loss capture.safetensors --method log_softmax --tp 2
       what a usual vocab-parallel loss returns, and how many rows it collapses to 0
+  mpirun -n 4 tpce loss capture.safetensors --tp 8
+      two shards on each of four ranks, which read their own columns: the same bits
   tpce loss capture.safetensors --backend reference
       the correctly rounded value, proved
   tpce loss capture.safetensors --per-row loss.npy --grad grad.safetensors --grad-dtype bf16
@@ -97,13 +100,13 @@ int LossCommand::run() const {
 
   // Both outputs are opened before the work, so that one that cannot be written costs nobody an hour.
   std::optional<io::ArrayWriter> per_row_file;
-  if (per_row) {
+  if (per_row && is_first_rank()) {
     per_row_file.emplace(
         io::ArrayWriter::by_extension(*per_row, {"loss", io::element_type_of(DType::kFloat32), {rows}}));
   }
   std::optional<io::ArrayWriter> gradient_file;
   GradientSink sink{.dtype = dtype, .rows = [&](const ConstMatrix& part) { gradient_file->append(part); }};
-  if (gradient) {
+  if (gradient && is_first_rank()) {
     gradient_file.emplace(
         io::ArrayWriter::by_extension(*gradient, {"grad", io::element_type_of(dtype), {rows, logits.logits().cols}}));
   }
@@ -142,7 +145,7 @@ std::vector<Command> add_loss(CLI::App& program) {
   app->add_option("--grad-dtype", command->gradient_dtype, "its element type; bf16 in .npy is <V2")
       ->type_name("fp32|bf16|fp16");
   app->add_flag("--json", command->json, "print one JSON object");
-  return {{app, [command] { return command->run(); }}};
+  return {{.app = app, .run = [command] { return command->run(); }, .over_ranks = true}};
 }
 
 }  // namespace tpce::tools

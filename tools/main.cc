@@ -11,10 +11,13 @@
 #include "tools/build_info.h"
 #include "tools/command.h"
 #include "tools/output.h"
+#include "tools/ranks.h"
 
 namespace {
 
 constexpr int kErrorExit = 2;
+
+bool is_one_of_ranks = false;
 
 // Only async-signal-safe calls: no file half written is left, and the process ends.
 extern "C" void stop_cleanly(int signal) {
@@ -26,6 +29,11 @@ extern "C" void stop_cleanly(int signal) {
 // A mapped file was shortened by somebody else while it was read.
 extern "C" void input_vanished(int) {
   tpce::io::remove_temporary_files();
+  if (is_one_of_ranks) {  // its guard says which, and once
+    signal(SIGBUS, SIG_DFL);
+    raise(SIGBUS);
+    return;
+  }
   constexpr char kMessage[] = "tpce: error: an input file became shorter while it was read\n";
   (void)!write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
   _exit(kErrorExit);
@@ -82,21 +90,42 @@ Exit codes: 0 done; 1 a comparison found a difference; 2 an error, told in one l
     return kErrorExit;
   }
   for (const tpce::tools::Command& command : commands) {
-    if (command.app->parsed()) return command.run();
+    if (!command.app->parsed()) continue;
+    return command.over_ranks || tpce::tools::is_first_rank() ? command.run() : 0;
   }
   tpce::tools::report("error", fmt::format("expected a command; see {} --help", name_of_command(program)));
   return kErrorExit;
 }
 
+// An error that the other ranks do not know of ends them.
+int fail(const char* reason) {
+  if (tpce::tools::ranks().size() > 1) tpce::tools::ranks().abort(reason);
+  tpce::tools::report("error", reason);
+  return kErrorExit;
+}
+
+int run_as_rank(int argc, char** argv) {
+  try {
+    return run(argc, argv);
+  } catch (const tpce::CollectiveError& error) {
+    tpce::tools::report("error", error.what());
+    return kErrorExit;
+  } catch (const std::bad_alloc&) {
+    return fail("not enough memory");
+  } catch (const std::exception& error) {
+    return fail(error.what());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) handle(signal, stop_cleanly);
-  handle(SIGBUS, input_vanished);
   try {
-    return run(argc, argv);
-  } catch (const std::bad_alloc&) {
-    tpce::tools::report("error", "not enough memory");
+    const tpce::tools::RankSession session;
+    is_one_of_ranks = tpce::tools::ranks().size() > 1;
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) handle(signal, stop_cleanly);
+    handle(SIGBUS, input_vanished);
+    return run_as_rank(argc, argv);
   } catch (const std::exception& error) {
     tpce::tools::report("error", error.what());
   }

@@ -12,10 +12,12 @@
 #include <stdexcept>
 
 #include "io/error.h"
+#include "tools/ranks.h"
 
 namespace tpce::tools {
 
 void print(std::string_view text) {
+  if (!is_first_rank()) return;
   while (!text.empty()) {
     const ssize_t written = ::write(STDOUT_FILENO, text.data(), text.size());
     if (written < 0 && errno == EINTR) continue;
@@ -29,6 +31,7 @@ void print_json(const nlohmann::ordered_json& json) {
 }
 
 void report(std::string_view kind, std::string_view message) {
+  if (!is_first_rank()) return;
   std::string line(message);
   std::replace(line.begin(), line.end(), '\n', ' ');
   fmt::print(stderr, "tpce: {}: {}\n", kind, line);

@@ -1,4 +1,4 @@
-// Text on stdout and stderr, and how values are spelled there.
+// Text on stdout and stderr, of the first rank alone, and how values are spelled there.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "io/error.h"
+#include "tools/ranks.h"
 
 namespace tpce::tools {
 
@@ -73,9 +74,10 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
 }
 
 void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
-  auto* tp = command.add_option("--tp", tp_, "cut the vocabulary into N even shards; 1 unless given")
-                 ->type_name("N")
-                 ->transform(whole_number);
+  auto* tp =
+      command.add_option("--tp", tp_, "cut the vocabulary into N even shards; unless given 1, under mpirun one a rank")
+          ->type_name("N")
+          ->transform(whole_number);
   command.add_option("--shards", shards_, "cut it into shards of these widths, which add up to the columns")
       ->type_name("W,W,...")
       ->excludes(tp);
@@ -102,11 +104,13 @@ io::LogitsRequest ProblemOptions::input(const std::vector<std::string>& files, s
 Request ProblemOptions::request(const std::string& default_method) const {
   const std::optional<std::string> chosen = method || default_method.empty() ? method : std::optional(default_method);
   Request request{.choice = choose_method(chosen, backend),
-                  .tp = tp_.value_or(1),
+                  .tp = 1,
                   .shards = shards_ ? parse_widths(*shards_) : std::vector<std::int64_t>(),
                   .vocab = vocab_,
                   .cast_to_fp32 = cast_.has_value(),
                   .options = options};
+  if (request.choice.method.name == "canonical") request.tp = ranks().size();
+  request.tp = tp_.value_or(request.tp);
   if (cast_ && *cast_ != "fp32") {
     throw std::invalid_argument(fmt::format("cast: got {}, expected fp32", io::quote(*cast_)));
   }

@@ -94,6 +94,7 @@ int main(int argc, char** argv) {
   const std::int64_t failing = std::atoi(argv[2]);
   const tpce::mpi::Environment environment;
   tpce::mpi::MpiCommunicator world;
+  world.set_before_abort([]() noexcept { (void)!write(STDERR_FILENO, "cleaned up\n", 11); });
   const bool fails = failing == world.rank() || failing < 0;
   FailingBackend backend(fails ? failures().at(argv[1]) : failures().at("nothing"));
   try {

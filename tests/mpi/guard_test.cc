@@ -7,16 +7,19 @@
 namespace tpce {
 namespace {
 
-using testing::launch;
 using testing::Launched;
 using Lines = std::vector<std::string>;
+
+Launched launch(int ranks, const std::string& how, const std::string& before = "") {
+  return testing::launch(ranks, std::string(TPCE_FAILING_RANK) + " " + how, before);
+}
 
 TEST(Guard, TellsOfARankThatIsKilled) {
   for (const int rank : {0, 2}) {
     const Launched run = launch(3, "killed " + std::to_string(rank));
     EXPECT_EQ(run.messages, Lines{"tpce: error: rank " + std::to_string(rank) +
                                   " of 3: killed by signal 9 (Killed), as where memory runs out"})
-        << run.output;
+        << run.err;
     EXPECT_EQ(run.exit_code, 137);
     EXPECT_LT(run.seconds, 10);
   }
@@ -25,34 +28,34 @@ TEST(Guard, TellsOfARankThatIsKilled) {
 TEST(Guard, TellsOfACauseOfAllRanksOnce) {
   const Launched run = launch(3, "killed -1");
   EXPECT_EQ(run.messages, Lines{"tpce: error: rank 0 of 3: killed by signal 9 (Killed), as where memory runs out"})
-      << run.output;
+      << run.err;
   EXPECT_LT(run.seconds, 10);
 }
 
 TEST(Guard, TellsOfARankThatCrashes) {
   const Launched run = launch(3, "crash 1");
-  EXPECT_EQ(run.messages, Lines{"tpce: error: rank 1 of 3: killed by signal 11 (Segmentation fault)"}) << run.output;
+  EXPECT_EQ(run.messages, Lines{"tpce: error: rank 1 of 3: killed by signal 11 (Segmentation fault)"}) << run.err;
   EXPECT_EQ(run.exit_code, 139);
   EXPECT_LT(run.seconds, 10);
 }
 
 TEST(Guard, IsItselfMissedByItsRank) {
   const Launched run = launch(3, "guard_killed 1");
-  EXPECT_EQ(run.messages, Lines{"tpce: error: rank 1 of 3: killed: the process that guards it ended"}) << run.output;
+  EXPECT_EQ(run.messages, Lines{"tpce: error: rank 1 of 3: killed: the process that guards it ended"}) << run.err;
   EXPECT_NE(run.exit_code, 0);
   EXPECT_LT(run.seconds, 10);
 }
 
 TEST(Guard, PassesTheExitCodeOn) {
   const Launched run = launch(2, "exit 1");
-  EXPECT_EQ(run.messages, Lines{}) << run.output;
+  EXPECT_EQ(run.messages, Lines{}) << run.err;
   EXPECT_EQ(run.exit_code, 3);
   EXPECT_LT(run.seconds, 10);
 }
 
 TEST(Guard, SaysNothingWhereTheUserEndsTheRun) {
   const Launched run = launch(3, "hang 1", "timeout --signal TERM 2");
-  EXPECT_EQ(run.messages, Lines{}) << run.output;
+  EXPECT_EQ(run.messages, Lines{}) << run.err;
   EXPECT_NE(run.exit_code, 0);
   EXPECT_LT(run.seconds, 10);
 }
