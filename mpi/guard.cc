@@ -1,15 +1,18 @@
 #include "mpi/guard.h"
 
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -30,15 +33,32 @@ void write_all(const char* text, std::size_t size) noexcept {
   }
 }
 
-// What a rank prints from its signal handler, where nothing can be formatted.
-std::string& guard_killed_message() {
-  static std::string message;
-  return message;
+// Shared by the rank and its guard: whether the run was ended, so that whatever ends now is no news.
+using Ended = std::atomic<bool>;
+static_assert(Ended::is_always_lock_free);
+
+Ended& shared_flag() {
+  void* page = mmap(nullptr, sizeof(Ended), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) throw std::runtime_error("mpi: cannot map a page: " + std::string(std::strerror(errno)));
+  return *new (page) Ended(false);
+}
+
+// What a rank needs in its signal handler, where nothing can be made.
+struct GuardKilled {
+  std::string message;
+  void (*cleanup)() noexcept = nullptr;
+  Ended* ended = nullptr;
+};
+
+GuardKilled& guard_killed() {
+  static GuardKilled state;
+  return state;
 }
 
 void on_guard_killed(int) {
-  const std::string& message = guard_killed_message();
-  write_all(message.data(), message.size());
+  const GuardKilled& state = guard_killed();
+  state.cleanup();
+  if (!*state.ended) write_all(state.message.data(), state.message.size());
   _exit(128 + SIGKILL);
 }
 
@@ -49,8 +69,8 @@ bool is_ending(int signal) {
   return false;
 }
 
-// Waits for the wait status of the child, and hands on what is sent to end it. `ended` is whether anything was.
-int wait_for_rank(pid_t child, const sigset_t& awaited, bool& ended) {
+// Waits for the wait status of the child, and hands on what is sent to end it.
+int wait_for_rank(pid_t child, const sigset_t& awaited, Ended& ended) {
   for (;;) {
     const int signal = sigwaitinfo(&awaited, nullptr);
     if (is_ending(signal)) {
@@ -75,12 +95,17 @@ const char* usual_cause(int signal) {
   return "";
 }
 
-[[noreturn]] void guard(pid_t child, const LaunchedRank& rank, const std::string& prefix, const sigset_t& awaited) {
-  bool ended = false;
-  const int status = wait_for_rank(child, awaited, ended);
+struct Guarded {
+  pid_t child;
+  LaunchedRank rank;
+  Ended& ended;
+};
+
+[[noreturn]] void guard(const Guarded& guarded, const std::string& prefix, const sigset_t& awaited) {
+  const int status = wait_for_rank(guarded.child, awaited, guarded.ended);
   if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
   const int signal = WTERMSIG(status);
-  if (!ended && !is_ending(signal) && !ended_within(wait_to_tell(rank.rank), awaited)) {
+  if (!guarded.ended && !is_ending(signal) && !ended_within(wait_to_tell(guarded.rank.rank), awaited)) {
     const std::string message = prefix + "killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")" +
                                 usual_cause(signal) + "\n";
     write_all(message.data(), message.size());
@@ -90,7 +115,8 @@ const char* usual_cause(int signal) {
 
 }  // namespace
 
-void guard_rank(const char* program, const LaunchedRank& rank) {
+void guard_rank(const char* program, const LaunchedRank& rank, void (*cleanup)() noexcept) {
+  Ended& ended = shared_flag();
   const std::string prefix =
       std::string(program) + ": error: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) + ": ";
   sigset_t awaited;
@@ -103,16 +129,18 @@ void guard_rank(const char* program, const LaunchedRank& rank) {
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("mpi: cannot fork the guard of a rank: " + std::string(std::strerror(errno)));
-  if (child > 0) guard(child, rank, prefix, awaited);
+  if (child > 0) guard({child, rank, ended}, prefix, awaited);
 
-  guard_killed_message() = prefix + "killed: the process that guards it ended\n";
+  // Out of the group that a launcher kills one second after SIGTERM, however long a write to a busy disk takes.
+  setpgid(0, 0);
+  guard_killed() = {prefix + "killed: the process that guards it ended\n", cleanup, &ended};
   // A signal that nothing else uses.
-  const int guard_killed = SIGRTMIN + 5;
+  const int guard_ended = SIGRTMIN + 5;
   struct sigaction action = {};
   action.sa_handler = on_guard_killed;
-  sigaction(guard_killed, &action, nullptr);
-  prctl(PR_SET_PDEATHSIG, guard_killed);
-  if (getppid() != parent) on_guard_killed(guard_killed);  // it ended before that
+  sigaction(guard_ended, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, guard_ended);
+  if (getppid() != parent) on_guard_killed(guard_ended);  // it ended before that
   sigprocmask(SIG_SETMASK, &before, nullptr);
 }
 

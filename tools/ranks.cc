@@ -33,7 +33,7 @@ struct RankSession::World {
 RankSession::RankSession() {
   const auto launched = mpi::launched_rank();
   if (!launched) return;
-  mpi::guard_rank("tpce", *launched);
+  mpi::guard_rank("tpce", *launched, io::remove_temporary_files);
   world_ = std::make_unique<World>();
   world_->communicator.set_before_abort(io::remove_temporary_files);
   current() = &world_->communicator;

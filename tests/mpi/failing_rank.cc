@@ -22,6 +22,8 @@ namespace {
 
 using tpce::ScalarBackend;
 
+void say_cleaned_up() noexcept { (void)!write(STDERR_FILENO, "cleaned up\n", 11); }
+
 void end_by(int signal) {
   raise(signal);
   pause();
@@ -90,11 +92,11 @@ float loss_of_ranks(tpce::Backend& backend, tpce::mpi::MpiCommunicator& world) {
 int main(int argc, char** argv) {
   const auto launched = tpce::mpi::launched_rank();
   if (argc != 3 || !launched) return 64;
-  tpce::mpi::guard_rank("tpce", *launched);
+  tpce::mpi::guard_rank("tpce", *launched, say_cleaned_up);
   const std::int64_t failing = std::atoi(argv[2]);
   const tpce::mpi::Environment environment;
   tpce::mpi::MpiCommunicator world;
-  world.set_before_abort([]() noexcept { (void)!write(STDERR_FILENO, "cleaned up\n", 11); });
+  world.set_before_abort(say_cleaned_up);
   const bool fails = failing == world.rank() || failing < 0;
   FailingBackend backend(fails ? failures().at(argv[1]) : failures().at("nothing"));
   try {

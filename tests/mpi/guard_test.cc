@@ -42,6 +42,7 @@ TEST(Guard, TellsOfARankThatCrashes) {
 TEST(Guard, IsItselfMissedByItsRank) {
   const Launched run = launch(3, "guard_killed 1");
   EXPECT_EQ(run.messages, Lines{"tpce: error: rank 1 of 3: killed: the process that guards it ended"}) << run.err;
+  EXPECT_NE(run.err.find("cleaned up\n"), std::string::npos);
   EXPECT_NE(run.exit_code, 0);
   EXPECT_LT(run.seconds, 10);
 }
