@@ -9,6 +9,10 @@
 // Every rank of a group makes the same calls in the same order. A rank may hold several shards of the plan, or none.
 #pragma once
 
+// The C interface alone; Open MPI's old C++ one would have to be linked too.
+#ifndef OMPI_SKIP_MPICXX
+#define OMPI_SKIP_MPICXX 1
+#endif
 #include <mpi.h>
 
 #include <memory>
