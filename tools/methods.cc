@@ -91,8 +91,6 @@ const std::vector<BackendInfo>& backends() {
       {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
       {"simulator", "", "the methods that fail, each in a stated order of sums"},
       {"gpu", "not part of this version", "the canonical method on CUDA devices", false},
-      {"mpi", "the library has it, this program runs no ranks yet",
-       "the canonical method over ranks of an MPI launcher", false},
   };
   return all;
 }
