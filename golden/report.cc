@@ -63,6 +63,11 @@ std::string distance_cell(const std::optional<Distance>& distance, const char* f
   return fmt::format(fmt::runtime(format), distance->value) + fmt::format(" @{}", distance->step);
 }
 
+// NaN is what cannot be told: one step has no standard error.
+std::string number_cell(double value, const char* format) {
+  return std::isnan(value) ? "-" : fmt::format(fmt::runtime(format), value);
+}
+
 std::string step_cell(const std::optional<std::int64_t>& step) { return step ? std::to_string(*step) : "-"; }
 
 // "5, 7, 9 and 12 more".
@@ -157,10 +162,10 @@ std::string to_table(const Comparison& comparison) {
 
   rows = {{"last steps", "n", "mean A", "+-", "mean B", "+-", "gap A - B", "noise (95 %)", ""}};
   for (const MetricComparison& metric : comparison.metrics) {
-    rows.push_back({title(metric), std::to_string(metric.last), fmt::format("{:.7g}", metric.mean_a.mean),
-                    fmt::format("{:.2g}", metric.mean_a.standard_error), fmt::format("{:.7g}", metric.mean_b.mean),
-                    fmt::format("{:.2g}", metric.mean_b.standard_error), fmt::format("{:.3g}", metric.noise.gap),
-                    fmt::format("{:.3g}", metric.noise.threshold), std::string(name_of(metric.noise.verdict))});
+    rows.push_back({title(metric), std::to_string(metric.last), number_cell(metric.mean_a.mean, "{:.7g}"),
+                    number_cell(metric.mean_a.standard_error, "{:.2g}"), number_cell(metric.mean_b.mean, "{:.7g}"),
+                    number_cell(metric.mean_b.standard_error, "{:.2g}"), number_cell(metric.noise.gap, "{:.3g}"),
+                    number_cell(metric.noise.threshold, "{:.3g}"), std::string(name_of(metric.noise.verdict))});
   }
   text += aligned(rows) + "\n";
 

@@ -53,7 +53,8 @@ std::pair<std::string, std::string> split(const std::string& path) {
   return {resolved, name};
 }
 
-// Where a chain of symbolic links ends, also when nothing is there yet.
+}  // namespace
+
 std::string follow_links(const std::string& path) {
   std::string target = path;
   for (int depth = 0; depth < 40; ++depth) {
@@ -66,8 +67,6 @@ std::string follow_links(const std::string& path) {
   }
   fail(path, "cannot write: too many symbolic links");
 }
-
-}  // namespace
 
 AtomicFile::AtomicFile(std::string path) : path_(std::move(path)) {
   if (path_.empty()) fail(path_, "cannot write: the file name is empty");

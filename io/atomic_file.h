@@ -47,6 +47,10 @@ class AtomicFile {
 // of SIGINT and SIGTERM and then ends (an AtomicFile that goes on writing afterwards fails at commit()).
 void remove_temporary_files() noexcept;
 
+// Where a chain of symbolic links ends, also when nothing is there yet: the path that an AtomicFile replaces. Throws
+// std::invalid_argument where the links go round in a circle.
+std::string follow_links(const std::string& path);
+
 // The whole of a text file at once.
 void write_file(const std::string& path, std::string_view text);
 

@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <system_error>
 
+#include "io/atomic_file.h"
 #include "io/error.h"
 #include "tools/ranks.h"
 
@@ -42,8 +43,11 @@ std::vector<std::int64_t> parse_widths(const std::string& text) {
 
 bool same_file(const std::string& a, const std::string& b) {
   std::error_code missing;
-  return std::filesystem::path(a).lexically_normal() == std::filesystem::path(b).lexically_normal() ||
-         std::filesystem::equivalent(a, b, missing);
+  if (std::filesystem::equivalent(a, b, missing)) return true;
+  const auto place = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(io::follow_links(path)), missing);
+  };
+  return place(a) == place(b);
 }
 
 void ProblemOptions::add_problem_to(CLI::App& command) {

@@ -41,6 +41,10 @@ TEST(ToTable, ListsWhatIsOnOneSide) {
                 "metrics in A only: lr", "metrics in B only: x", "loss: DIFFERENT (at most 3 ulp apart)"});
 }
 
+TEST(ToTable, OneStepHasNoStandardError) {
+  EXPECT_EQ(to_table(comparison_of("1 2\n", "1 2\n")).find("nan"), std::string::npos);
+}
+
 TEST(ToTable, SaysWithin) {
   const CompareOptions options{.tolerance = Tolerance::kRelativeAbsolute, .rtol = 0.5, .atol = 0.25};
   expect_parts(to_table(comparison_of("1 2\n2 nan\n3 4\n", "1 2\n2 nan\n3 4.5\n",

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "tests/tools/input_files.h"
 #include "tests/tools/run_program.h"
@@ -133,6 +134,11 @@ TEST(ProgramErrors, PlacesThatAreNoFiles) {
   EXPECT_TRUE(
       has(refusal(directory, {"loss", file, "--per-row", directory / "same.npy", "--grad", directory / "./same.npy"}),
           "same.npy"));
+  // A link to what is not there yet still leads to the other output.
+  std::filesystem::create_symlink(directory / "rows.npy", directory / "link.npy");
+  EXPECT_TRUE(
+      has(refusal(directory, {"loss", file, "--per-row", directory / "rows.npy", "--grad", directory / "link.npy"}),
+          "rows.npy"));
 }
 
 TEST(ProgramErrors, DirectoryThatCannotBeWritten) {

@@ -2,8 +2,10 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -45,6 +47,23 @@ TEST(ProgramSignals, AStoppedRunLeavesNothing) {
     EXPECT_EQ(output.err, "");
     EXPECT_EQ(directory.names(), (std::vector<std::string>{"t.npy", "z.npy"}));
   }
+}
+
+TEST(ProgramSignals, AFileSizeLimitIsAnErrorThatLeavesNothing) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.npy", npy("<f4", "(64, 1000)", std::string(64 * 1000 * 4, '\0')));
+  write_text(directory / "t.npy", npy("<i8", "(64,)", bytes_of(std::vector<std::int64_t>(64))));
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const rlimit low{65536, before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &low), 0);
+  const Output output =
+      run(directory, {"loss", directory / "z.npy", "--labels", directory / "t.npy", "--grad", directory / "g.npy"});
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+  EXPECT_EQ(output.exit_code, 2);
+  EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << output.err;
+  EXPECT_NE(output.err.find("g.npy"), std::string::npos) << output.err;
+  EXPECT_EQ(directory.names(), (std::vector<std::string>{"t.npy", "z.npy"}));
 }
 
 TEST(ProgramSignals, ATerminalSeesRateAndTimeLeft) {
