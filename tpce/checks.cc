@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace tpce {
@@ -45,7 +46,6 @@ void check_labels(const Batch& batch, const Options& options) {
 
 // A strided block of bytes.
 struct Block {
-  std::string what;
   std::uintptr_t begin;
   std::int64_t rows;
   std::int64_t width;
@@ -55,10 +55,9 @@ struct Block {
 };
 
 template <class Void>
-Block block_of(const std::string& what, const BasicMatrix<Void>& matrix) {
+Block block_of(const BasicMatrix<Void>& matrix) {
   const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
-  return {what, reinterpret_cast<std::uintptr_t>(matrix.data), matrix.rows, matrix.cols * size,
-          matrix.row_stride * size};
+  return {reinterpret_cast<std::uintptr_t>(matrix.data), matrix.rows, matrix.cols * size, matrix.row_stride * size};
 }
 
 // Exact for equal strides (column slices of one buffer interleave without sharing a byte); else whether the ranges from
@@ -73,8 +72,47 @@ bool overlap(const Block& a, const Block& b) {
   return offset < low.width || offset + high.width > a.stride;
 }
 
+// True only where no two overlap, as blocks of their own or column slices of buffers of their own; without comparing
+// every pair.
+bool plainly_apart(std::vector<Block> blocks) {
+  std::erase_if(blocks, [](const Block& block) { return block.rows <= 0 || block.width <= 0; });
+  std::sort(blocks.begin(), blocks.end(), [](const Block& a, const Block& b) { return a.begin < b.begin; });
+  for (std::size_t i = 0; i < blocks.size();) {
+    const Block& first = blocks[i];
+    const std::uintptr_t second_row = first.begin + static_cast<std::uintptr_t>(first.stride);
+    std::uintptr_t end_in_row = first.begin;
+    std::uintptr_t end = first.begin;
+    for (; i < blocks.size() && blocks[i].stride == first.stride && blocks[i].begin < second_row; ++i) {
+      if (blocks[i].begin < end_in_row) return false;
+      end_in_row = blocks[i].begin + static_cast<std::uintptr_t>(blocks[i].width);
+      end = std::max(end, blocks[i].end());
+    }
+    if (end_in_row > second_row || (i < blocks.size() && blocks[i].begin < end)) return false;
+  }
+  return true;
+}
+
 bool same_memory(const Matrix& gradient, const ConstMatrix& logits) {
   return gradient.data == logits.data && gradient.row_stride == logits.row_stride && gradient.dtype == logits.dtype;
+}
+
+std::string gradient_name(const Shard& shard) { return "gradient of shard " + text(shard.index); }
+
+// Compares every pair, to name the first that overlaps.
+void check_overlaps(const Batch& batch, std::span<const Matrix> gradients) {
+  for (std::size_t s = 0; s < gradients.size(); ++s) {
+    const Block block = block_of(gradients[s]);
+    for (std::size_t r = 0; r < s; ++r) {
+      if (!overlap(block, block_of(gradients[r]))) continue;
+      fail(gradient_name(batch.shards[s]) + ": its memory overlaps the " + gradient_name(batch.shards[r]));
+    }
+    for (std::size_t r = 0; r < gradients.size(); ++r) {
+      const ConstMatrix& logits = batch.shards[r].logits;
+      if ((r == s && same_memory(gradients[s], logits)) || !overlap(block, block_of(logits))) continue;
+      fail(gradient_name(batch.shards[s]) + ": its memory overlaps the logits of shard " + text(batch.shards[r].index) +
+           "; in place needs the same data, row_stride and dtype as the shard's own logits");
+    }
+  }
 }
 
 }  // namespace
@@ -143,10 +181,10 @@ bool check_gradients(const Batch& batch, std::span<const Matrix> gradients, cons
   }
   const Capabilities capabilities = backend.capabilities();
   bool in_place = false;
-  std::vector<Block> written;
+  std::vector<Block> blocks;
   for (std::size_t s = 0; s < gradients.size(); ++s) {
     const ConstMatrix& logits = batch.shards[s].logits;
-    const std::string what = "gradient of shard " + text(batch.shards[s].index);
+    const std::string what = gradient_name(batch.shards[s]);
     check_matrix(what, gradients[s], logits.rows, logits.cols);
     if (gradients[s].place.type != capabilities.device) {
       fail(what + ": not in the memory of backend '" + std::string(backend.name()) + "'");
@@ -156,21 +194,12 @@ bool check_gradients(const Batch& batch, std::span<const Matrix> gradients, cons
       fail(what + ": backend '" + std::string(backend.name()) + "' does not write " +
            std::string(name_of(gradients[s].dtype)));
     }
-    const Block block = block_of(what, gradients[s]);
-    for (const Block& other : written) {
-      if (overlap(block, other)) fail(what + ": its memory overlaps the " + other.what);
-    }
-    written.push_back(block);
-    for (std::size_t r = 0; r < gradients.size(); ++r) {
-      const bool itself = r == s && same_memory(gradients[s], logits);
-      const std::string other = "logits of shard " + text(batch.shards[r].index);
-      if (!itself && overlap(block, block_of(other, batch.shards[r].logits))) {
-        fail(what + ": its memory overlaps the " + other +
-             "; in place needs the same data, row_stride and dtype as the shard's own logits");
-      }
-      in_place = in_place || (itself && logits.rows > 0 && logits.cols > 0);
-    }
+    const bool itself = same_memory(gradients[s], logits);
+    in_place = in_place || (itself && logits.rows > 0 && logits.cols > 0);
+    blocks.push_back(block_of(gradients[s]));
+    if (!itself) blocks.push_back(block_of(logits));
   }
+  if (!plainly_apart(std::move(blocks))) check_overlaps(batch, gradients);
   return in_place;
 }
 

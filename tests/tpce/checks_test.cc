@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <chrono>
 #include <string>
 #include <vector>
 
@@ -244,6 +245,29 @@ TEST_F(Checks, AnyOtherOverlapWithLogits) {
   gradients = fresh_gradients();
   gradients[0] = Matrix{problem.logits().data(), DType::kBFloat16, 3, 3, 8, {}};  // another type
   EXPECT_EQ(gradient_refusal(gradients), "gradient of shard 0: its memory overlaps the logits of shard 0" + ending);
+}
+
+// Comparing each gradient with each would take minutes.
+TEST_F(Checks, ManyShardsTakeNoLongTime) {
+  constexpr std::int64_t kShards = 1 << 17;
+  Problem<float> many(std::vector<float>(2 * kShards), {0, 1}, ShardPlan::even(kShards, kShards));
+  std::vector<float> gradient(2 * kShards);
+  const std::vector<Matrix> apart = gradient_matrices(many.batch(), gradient);
+  const std::vector<Matrix> own = gradient_matrices(many.batch(), many.logits());
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_FALSE(check_gradients(many.batch(), apart, backend));
+  EXPECT_TRUE(check_gradients(many.batch(), own, backend));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(10));
+}
+
+TEST_F(Checks, TheLastSliceMayNotReachIntoTheNextRow) {
+  std::vector<Matrix> gradients = fresh_gradients();
+  gradients[2].data = static_cast<float*>(gradients[2].data) + 1;  // columns 7 and 8 of 8
+  EXPECT_EQ(gradient_refusal(gradients), "gradient of shard 2: its memory overlaps the gradient of shard 0");
+  gradients = fresh_gradients();
+  for (Matrix& gradient : gradients) gradient.row_stride = 9;
+  gradients[2].data = static_cast<float*>(gradients[2].data) + 1;
+  EXPECT_EQ(gradient_refusal(gradients), "accepted");
 }
 
 TEST_F(Checks, EmptyShardsOverlapNothing) {
