@@ -74,6 +74,12 @@ bool has_nan_or_positive_infinity(std::span<const float> row) {
   return std::any_of(row.begin(), row.end(), [](float x) { return !(x < std::numeric_limits<float>::infinity()); });
 }
 
+// The value with one NaN for all: the one that an operation makes differs between machines.
+template <class T>
+T canonical(T value) {
+  return std::isnan(value) ? static_cast<T>(canonical_nan()) : value;
+}
+
 // The factor of a row's loss in what is differentiated.
 float row_upstream(const MethodInput& input, std::int64_t row, std::int64_t valid_rows) {
   const float upstream = static_cast<float>(input.upstream.of_row(row));
@@ -83,11 +89,11 @@ float row_upstream(const MethodInput& input, std::int64_t row, std::int64_t vali
 std::optional<float> reduce(const MethodInput& input, const MethodOutput& output) {
   if (input.options.reduction == Reduction::kNone) return std::nullopt;
   const float total = sum(input.order.rows, std::span<const float>(output.nll));
-  if (input.options.reduction == Reduction::kSum) return total;
+  if (input.options.reduction == Reduction::kSum) return canonical(total);
   if (output.valid_rows == 0) {
     return input.options.empty_mean == EmptyMean::kZero ? 0.0f : canonical_nan();
   }
-  return total / static_cast<float>(output.valid_rows);
+  return canonical(total / static_cast<float>(output.valid_rows));
 }
 
 // Squares of the gradient, rank by rank and row by row.
@@ -165,9 +171,11 @@ MethodOutput run(const Method& method, const MethodInput& input) {
       if (input.options.non_finite_row == NonFiniteRow::kError && has_nan_or_positive_infinity(logits)) {
         throw std::invalid_argument("logits: row " + std::to_string(index) + " holds NaN or +inf, expected less");
       }
-      output.nll[i] = method.evaluate(row, row_upstream(input, index, output.valid_rows), gradient);
+      output.nll[i] = canonical(method.evaluate(row, row_upstream(input, index, output.valid_rows), gradient));
+      std::transform(gradient.begin(), gradient.end(), gradient.begin(), canonical<float>);
       output.target_grad[i] = gradient[row.target_index()];
       for (const float g : gradient) output.grad_sum[i] += static_cast<double>(g);
+      output.grad_sum[i] = canonical(output.grad_sum[i]);
       squares.add(row, index, gradient);
     }
     if (input.gradients.empty()) continue;
@@ -177,7 +185,7 @@ MethodOutput run(const Method& method, const MethodInput& input) {
     }
   }
   output.loss = reduce(input, output);
-  output.grad_norm = squares.norm();
+  output.grad_norm = canonical(squares.norm());
   return output;
 }
 

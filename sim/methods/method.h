@@ -46,6 +46,7 @@ struct MethodInput {
   std::span<const Matrix> gradients = {};
 };
 
+// Every NaN, that of the gradients too, is canonical_nan().
 struct MethodOutput {
   std::vector<float> nll;          // [T]; 0 where the row is ignored
   std::vector<float> target_grad;  // [T]; 0 where the row is ignored

@@ -66,6 +66,26 @@ TEST(Method, EveryMethodIsCloseWhereNothingCollapses) {
   }
 }
 
+TEST(Method, EveryNanIsTheCanonicalOne) {
+  const auto expect_canonical = [](float value) {
+    if (std::isnan(value)) EXPECT_EQ(bit_cast<std::uint32_t>(value), bit_cast<std::uint32_t>(canonical_nan()));
+  };
+  const Rows rows{3, {kInfinity, 0, 1, -kInfinity, -kInfinity, -kInfinity}, {0, 2}};
+  for (const Method* method : methods()) {
+    SCOPED_TRACE(method->name());
+    const Ran ran = run_on(*method, rows, ShardPlan::even(3, 1), with({}));
+    EXPECT_TRUE(std::isnan(ran.output.nll[0]));
+    EXPECT_TRUE(std::isnan(*ran.output.loss));
+    EXPECT_TRUE(std::isnan(ran.output.grad_norm));
+    for (const float value : ran.output.nll) expect_canonical(value);
+    for (const float value : ran.output.target_grad) expect_canonical(value);
+    for (const float value : ran.gradient) expect_canonical(value);
+    expect_canonical(*ran.output.loss);
+    expect_canonical(ran.output.grad_norm);
+    for (const double value : ran.output.grad_sum) EXPECT_FALSE(std::isnan(value) && std::signbit(value));
+  }
+}
+
 TEST(Method, UnevenShardsInAnyOrderOfTheBatch) {
   const Rows rows = random_rows(4, 12, 2.0f, 2);
   const std::vector<std::int64_t> widths{5, 0, 6, 1};
