@@ -84,7 +84,9 @@ std::vector<Command> add_collapse(CLI::App& program) {
       "collapse", "each method's loss and gradients beside the certified values, as the margin grows");
   app->footer(kExamples);
   auto command = std::make_shared<CollapseCommand>();
-  app->add_option("--vocab", command->problem.vocab, "classes, at least 2")->type_name("V")->transform(whole_number);
+  app->add_option("--vocab", command->problem.vocab, fmt::format("classes, 2..{}", sim::CollapseProblem::kMaxVocab))
+      ->type_name("V")
+      ->transform(whole_number);
   app->add_option("--tp", command->problem.tp, "ranks, for the methods that know ranks")
       ->type_name("N")
       ->transform(whole_number);

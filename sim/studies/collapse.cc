@@ -8,6 +8,7 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <stdexcept>
 
 #include "io/gnuplot.h"
 
@@ -151,6 +152,10 @@ std::vector<double> collapse_margins() {
 }
 
 CollapseReport study_collapse(const CollapseProblem& problem) {
+  if (problem.vocab < 2 || problem.vocab > CollapseProblem::kMaxVocab) {
+    throw std::invalid_argument(
+        fmt::format("vocab: got {}, expected 2..{}", problem.vocab, CollapseProblem::kMaxVocab));
+  }
   MarginRow row = MarginRow::normal(problem.vocab);
   const std::vector<Contender> contenders = all_contenders(problem.tp, problem.order);
   CollapseReport report{problem, {}, {}, {}, {}, first_zero_by_order(row)};

@@ -16,7 +16,10 @@
 namespace tpce::sim {
 
 struct CollapseProblem {
-  std::int64_t vocab = 1024;  // at least 2
+  // 64 times the largest vocabulary of a model; what is far beyond is a typing error that no memory holds.
+  static constexpr std::int64_t kMaxVocab = 1 << 24;
+
+  std::int64_t vocab = 1024;  // 2..kMaxVocab
   std::int64_t tp = 2;        // of the methods that know ranks, and of the canonical loss
   ReductionOrder order = {};
 };

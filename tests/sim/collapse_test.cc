@@ -127,6 +127,7 @@ TEST(Collapse, UlpDistanceCountsNumbers) {
 
 TEST(Collapse, BadProblemsAreNamed) {
   EXPECT_THROW(study_collapse({1, 1, {}}), std::invalid_argument);
+  EXPECT_THROW(study_collapse({CollapseProblem::kMaxVocab + 1, 1, {}}), std::invalid_argument);
   EXPECT_THROW(study_collapse({8, 0, {}}), std::invalid_argument);
 }
 

@@ -57,12 +57,14 @@ TEST(CollapseCommand, WithoutAPlaceToWriteItPrints) {
 TEST(CollapseCommand, RefusesAndLeavesNothing) {
   const TemporaryDirectory directory;
   const std::vector<std::pair<std::string, std::string>> wrong{
-      {"--vocab", "1"}, {"--vocab", "-5"}, {"--tp", "0"}, {"--tp", "x"}};
+      {"--vocab", "1"}, {"--vocab", "-5"}, {"--vocab", "1000000000000"}, {"--tp", "0"}, {"--tp", "x"}};
   for (const auto& [option, value] : wrong) {
     SCOPED_TRACE(option + value);
     const Output output = run(directory, {"collapse", option, value, "--out", directory / "plots"});
     EXPECT_EQ(output.exit_code, 2);
     EXPECT_EQ(output.err.rfind("tpce: error: ", 0), 0u) << output.err;
+    EXPECT_NE(output.err.find(option.substr(2)), std::string::npos) << output.err;
+    EXPECT_NE(output.err.find(value), std::string::npos) << output.err;
     EXPECT_TRUE(directory.names().empty());
   }
   write_text(directory / "file", "x");
