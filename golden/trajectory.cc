@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <set>
 
@@ -54,6 +55,15 @@ std::vector<std::string> default_names(std::size_t count) {
   return names;
 }
 
+constexpr std::string_view kNoNumber = "is not a number that fp64 holds";
+
+// Python makes an infinity of digits that are too large, which is rather a slip than a loss.
+std::optional<double> parse_value(std::string_view text) {
+  const std::optional<double> value = parse_python_float(text);
+  if (value && std::isinf(*value) && text.find_first_of("0123456789") != std::string_view::npos) return std::nullopt;
+  return value;
+}
+
 struct MetricReader {
   std::string_view file;
   std::string name;
@@ -72,10 +82,10 @@ struct MetricReader {
   double value(const Json& json, std::int64_t step) const {
     if (json.is_number()) return json.get<double>();
     if (json.is_string()) {
-      if (const auto parsed = parse_python_float(json.get_ref<const std::string&>())) return *parsed;
+      if (const auto parsed = parse_value(json.get_ref<const std::string&>())) return *parsed;
     }
-    refuse(fmt::format("step {}: value {} is not a number", step,
-                       quote(json.dump(-1, ' ', true, Json::error_handler_t::replace), 40)));
+    refuse(fmt::format("step {}: value {} {}", step,
+                       quote(json.dump(-1, ' ', true, Json::error_handler_t::replace), 40), kNoNumber));
   }
 
   std::map<std::int64_t, double> values(const Json& metric) const {
@@ -95,6 +105,13 @@ struct MetricReader {
       if (!by_step.emplace(step, value(json, step)).second) refuse(fmt::format("step {} stands twice", step));
     };
     if (found->is_array()) {
+      if (interval == 0) refuse("'step_interval' is 0, expected at least 1 for a list");
+      // Megatron cut its lists as [start_step:end_step:step_interval], without the end.
+      const std::int64_t length = end > start ? (end - start - 1) / interval + 1 : 0;
+      if (static_cast<std::int64_t>(found->size()) < length) {
+        refuse(fmt::format("{} values, expected at least {} for start_step {}, end_step {} and step_interval {}",
+                           found->size(), length, start, end, interval));
+      }
       std::int64_t step = start;
       for (const Json& json : *found) {
         add(step, json);
@@ -207,10 +224,8 @@ void Trajectory::parse_text() {
     row.step = *step;
     row.line = i;
     for (std::size_t column = 0; column + 1 < width; ++column) {
-      const auto value = parse_python_float(line.token(column + 1));
-      if (!value) {
-        fail(name_, "line {}: {} {} is not a number", i + 1, columns_[column], quote(line.token(column + 1)));
-      }
+      const auto value = parse_value(line.token(column + 1));
+      if (!value) fail(name_, "line {}: {} {} {}", i + 1, columns_[column], quote(line.token(column + 1)), kNoNumber);
       row.values.push_back(value);
     }
   }

@@ -43,10 +43,11 @@ class Trajectory {
  public:
   // Reads any of the three formats, by its first character. Lines that begin with '#' and blank lines are kept and
   // skipped; lines end with "\n" or "\r\n"; tokens are separated by white space; steps are integers of at least 0 in
-  // any order; values are what Python's float() takes. Without a line that names them, columns are loss, grad_norm,
-  // column_4, ... Throws std::invalid_argument, one line that names the file, the line and the token: no row at all, a
-  // step that is not an integer or stands twice, a value that is not a number, rows of different length, names that do
-  // not fit the rows or stand twice, JSON of another shape.
+  // any order; values are what Python's float() takes, except digits beyond the largest fp64. Without a line that names
+  // them, columns are loss, grad_norm, column_4, ... Throws std::invalid_argument, one line that names the file, the
+  // line and the token: no row at all, a step that is not an integer or stands twice, a value that is not a number,
+  // rows of different length, names that do not fit the rows or stand twice, JSON of another shape, a list of values
+  // that ends before its end_step.
   static Trajectory parse(std::string_view text, std::string name);
   // Throws as parse() and io::MappedFile do.
   static Trajectory read(const std::string& path);

@@ -132,7 +132,8 @@ class HeaderParser {
     std::int64_t value = 0;
     for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
       if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, text_[at_] - '0', &value)) {
-        fail(file_, "shape: dimension {} exceeds 2^63 - 1", quote(text_.substr(begin, 40)));
+        const std::size_t end = std::min(text_.find_first_not_of("0123456789", at_), text_.size());
+        fail(file_, "shape: dimension {} exceeds 2^63 - 1", quote(text_.substr(begin, end - begin)));
       }
     }
     if (at_ == begin) malformed("a dimension of at least 0");

@@ -70,13 +70,22 @@ TEST(Trajectory, ReadsMegatronsJson) {
 
 TEST(Trajectory, ReadsMegatronsOlderLists) {
   const Trajectory trajectory = Trajectory::parse(
-      R"({"lm loss": {"start_step": 0, "end_step": 20, "step_interval": 5, "values": [3, 2.5, "nan"]},
+      R"({"lm loss": {"start_step": 0, "end_step": 14, "step_interval": 5, "values": [3, 2.5, "nan"]},
           "t": {"start_step": 5, "end_step": 5, "step_interval": 5, "values": {"5": 7}}})",
       "g.json");
   EXPECT_EQ(trajectory.find_step(5)->values[0], 2.5);
   EXPECT_TRUE(std::isnan(*trajectory.find_step(10)->values[0]));
   EXPECT_EQ(trajectory.find_step(5)->values[1], 7);
   EXPECT_EQ(trajectory.find_step(10)->values[1], std::nullopt);
+}
+
+// Megatron's scripts leave end_step out, other writers count it.
+TEST(Trajectory, AMegatronListMayEndBeforeEndStepOrWithIt) {
+  for (const auto& [values, steps] : {std::pair("[1, 2]", 2u), std::pair("[1, 2, 3]", 3u)}) {
+    const std::string text = R"({"a": {"start_step": 0, "end_step": 10, "step_interval": 5, "values": )";
+    const Trajectory trajectory = Trajectory::parse(text + values + "}}", "g.json");
+    EXPECT_EQ(trajectory.rows().size(), steps);
+  }
 }
 
 TEST(Trajectory, KeepsWhatItDoesNotUnderstand) {
@@ -116,6 +125,8 @@ TEST(Trajectory, NamesWhatIsMalformed) {
   expect_parts(message_for("1 2 3\n2 3\n"), {"line 2", "1 values", "expected 2"});
   expect_parts(message_for("1 2,5\n"), {"line 1", "loss '2,5'"});
   expect_parts(message_for("# step loss lr\n1 2 0x1\n"), {"line 2", "lr '0x1'"});
+  expect_parts(message_for("1 2\n2 1e999\n"), {"line 2", "loss '1e999'", "fp64"});
+  expect_parts(message_for("1 2 -1_0e308\n"), {"line 1", "grad_norm '-1_0e308'", "fp64"});
   expect_parts(message_for("1 2 # good\n"), {"line 1", "grad_norm '#'"});
   expect_parts(message_for("1 2\n2 3\n\n1 2\n"), {"line 4", "step 1 stands twice", "line 1"});
   expect_parts(message_for("1 2\n01 2\n"), {"line 2", "step 1 stands twice"});
@@ -142,7 +153,11 @@ TEST(Trajectory, NamesWhatIsMalformedInJson) {
   expect_parts(with(R"({"1": 1, "01": 2})"), {"step 1 stands twice"});
   expect_parts(with(R"({"1": null})"), {"step 1", "'null'"});
   expect_parts(with(R"({"1": "x"})"), {"step 1", "x"});
+  expect_parts(with(R"({"1": "1e999"})"), {"step 1", "1e999"});
   expect_parts(with("[1, 2, 3, 4]"), {"step 7 lies outside"});
+  expect_parts(with("[1]"), {"metric 'a'", "1 values", "at least 2", "start_step 1, end_step 5 and step_interval 2"});
+  expect_parts(message_for(R"({"a": {"start_step": 1, "end_step": 5, "step_interval": 0, "values": [1]}})"),
+               {"metric 'a'", "'step_interval' is 0"});
   expect_parts(with("[[[[1]]]]"), {"nests deeper"});
   expect_parts(with("[[1]]"), {"nests deeper"});
 }

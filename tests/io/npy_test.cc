@@ -148,6 +148,8 @@ TEST(ReadNpy, RefusesShapesThatOverflow) {
     expect_parts(message_for(npy(fmt::format("{{'descr': '<f4', 'fortran_order': False, 'shape': {}}}", shape), 4)),
                  {"shape", "2^63"});
   }
+  const std::string_view header = "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999, 4), }";
+  expect_parts(message_for(npy(header, 4)), {"dimension '99999999999999999999' exceeds"});
 }
 
 TEST(ReadNpy, RefusesDataOfAnotherSize) {
