@@ -49,4 +49,11 @@ inline Launched launch(int ranks, const std::string& command, const std::string&
   return launched;
 }
 
+#ifdef TPCE_FAILING_RANK
+// Ranks of failing_rank.cc, which says what `how` may be.
+inline Launched launch_failing(int ranks, const std::string& how, const std::string& before = "") {
+  return launch(ranks, std::string(TPCE_FAILING_RANK) + " " + how, before);
+}
+#endif
+
 }  // namespace tpce::testing
