@@ -44,7 +44,7 @@ class AtomicFile {
 };
 
 // Removes the temporary file of every AtomicFile that is alive. Async-signal-safe: a program calls it from its handler
-// of SIGINT and SIGTERM and then ends (an AtomicFile that goes on writing afterwards fails at commit()).
+// of SIGINT and the like and then ends (an AtomicFile that goes on writing afterwards fails at commit()).
 void remove_temporary_files() noexcept;
 
 // Where a chain of symbolic links ends, also when nothing is there yet: the path that an AtomicFile replaces. Throws

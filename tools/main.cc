@@ -123,7 +123,7 @@ int main(int argc, char** argv) {
   try {
     const tpce::tools::RankSession session;
     is_one_of_ranks = tpce::tools::ranks().size() > 1;
-    for (const int signal : {SIGINT, SIGTERM, SIGHUP}) handle(signal, stop_cleanly);
+    for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) handle(signal, stop_cleanly);
     handle(SIGBUS, input_vanished);
     signal(SIGXFSZ, SIG_IGN);  // a write beyond the file-size limit then fails as one to a full disk does
     return run_as_rank(argc, argv);
