@@ -7,6 +7,7 @@
 #include <exception>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <stdexcept>
 #include <thread>
 
@@ -199,7 +200,7 @@ Upstream upstream_of_reduction(const Labels& labels, const Options& options) {
   return upstream;
 }
 
-Evaluation evaluate(const Inputs& inputs, const Method& method) {
+Evaluation evaluate(const Inputs& inputs, const Method& method, const std::function<void()>& row_done) {
   check_all(inputs, method);
   const DefaultArithmetic scope;
   const std::int64_t rows = inputs.batch.rows();
@@ -207,7 +208,7 @@ Evaluation evaluate(const Inputs& inputs, const Method& method) {
   Evaluation evaluation;
   evaluation.rows.resize(static_cast<std::size_t>(rows));
   Losses losses(reduces ? static_cast<std::size_t>(rows) : 0);
-  for_each_row(rows, method.threads, [&](std::int64_t row) {
+  const auto evaluate_row = [&](std::int64_t row) {
     const auto i = static_cast<std::size_t>(row);
     if (is_ignored(inputs, row)) {
       const Value zero = exact_value(0.0);
@@ -217,6 +218,13 @@ Evaluation evaluate(const Inputs& inputs, const Method& method) {
     const OpenRow open(inputs, method, row);
     evaluation.rows[i] = open.evaluator->evaluate(open.target(), inputs.upstream.at(row));
     if (reduces) losses[i] = loss_of(*open.evaluator, open.target(), method, Method::kMinBits);
+  };
+  std::mutex reporting;
+  for_each_row(rows, method.threads, [&](std::int64_t row) {
+    evaluate_row(row);
+    if (!row_done) return;
+    const std::scoped_lock one_at_a_time(reporting);
+    row_done();
   });
   for (const RowTruth& row : evaluation.rows) evaluation.valid_rows += row.ignored ? 0 : 1;
   if (reduces) evaluation.reduced = reduce(inputs, method, evaluation, std::move(losses));

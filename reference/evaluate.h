@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -46,7 +47,8 @@ struct Evaluation {
 // Throws std::invalid_argument that names the argument, the row and the value: what check(batch, options) and
 // check(method) refuse, per_row of a wrong length, and, with NonFiniteRow::kError, the first row that holds NaN or
 // +inf.
-Evaluation evaluate(const Inputs& inputs, const Method& method);
+// row_done is called after each row, by any worker, never by two at a time.
+Evaluation evaluate(const Inputs& inputs, const Method& method, const std::function<void()>& row_done = {});
 
 // One line for each value that the certified precision could not decide: "row 3: lse not decided with 8192 bits".
 std::vector<std::string> undecided(const Evaluation& evaluation, const Method& method);

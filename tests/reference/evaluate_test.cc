@@ -304,6 +304,16 @@ TEST_P(EveryPrecision, CallersArithmeticIsNeitherUsedNorChanged) {
 }
 #endif
 
+TEST(Evaluate, TellsOfEachRowOnceAndNotAtTheSameTime) {
+  Case c = random_case(40, 8);
+  c.labels[3] = c.options.ignore_index;
+  int done = 0;
+  Method method{.precision = Precision::kFp64};
+  method.threads = 4;
+  c.with({8}, {}, [&](const Inputs& inputs) { return reference::evaluate(inputs, method, [&] { ++done; }); });
+  EXPECT_EQ(done, 40);
+}
+
 TEST(Evaluate, RefusesWhatDoesNotFit) {
   const Case c{2, {0, 0, 0, 0}, {0, 1}, {}};
   const auto refusal = [&](const std::function<void()>& act) -> std::string {

@@ -31,7 +31,7 @@ std::vector<std::string> long_command(const TemporaryDirectory& directory) {
 }
 
 TEST(ProgramSignals, AStoppedRunLeavesNothing) {
-  for (const int signal : {SIGINT, SIGTERM}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGXCPU}) {
     const TemporaryDirectory directory;
     const std::vector<std::string> command = long_command(directory);
     Process process(directory, command);
@@ -66,16 +66,16 @@ TEST(ProgramSignals, AFileSizeLimitIsAnErrorThatLeavesNothing) {
   EXPECT_EQ(directory.names(), (std::vector<std::string>{"t.npy", "z.npy"}));
 }
 
-TEST(ProgramSignals, ATerminalSeesRateAndTimeLeft) {
-  const TemporaryDirectory directory;
+// What a terminal sees of the program until it says how much time is left; then it is interrupted.
+std::string seen_by_a_terminal(const TemporaryDirectory& directory, const std::vector<std::string>& command) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-  ASSERT_GE(terminal, 0);
-  ASSERT_EQ(grantpt(terminal), 0);
-  ASSERT_EQ(unlockpt(terminal), 0);
+  EXPECT_GE(terminal, 0);
+  EXPECT_EQ(grantpt(terminal), 0);
+  EXPECT_EQ(unlockpt(terminal), 0);
   const int program_side = open(ptsname(terminal), O_RDWR | O_NOCTTY);
-  ASSERT_GE(program_side, 0);
+  EXPECT_GE(program_side, 0);
   setenv("TERM", "xterm", 1);
-  Process process(directory, long_command(directory), program_side);
+  Process process(directory, command, program_side);
   fcntl(terminal, F_SETFL, O_NONBLOCK);
   std::string seen;
   const auto deadline = steady_clock::now() + seconds(60);
@@ -87,10 +87,21 @@ TEST(ProgramSignals, ATerminalSeesRateAndTimeLeft) {
   }
   kill(process.pid(), SIGINT);
   EXPECT_EQ(process.wait().exit_code, 130);
-  EXPECT_NE(seen.find("rows/s"), std::string::npos) << seen;
-  EXPECT_NE(seen.find("left"), std::string::npos) << seen;
   close(program_side);
   close(terminal);
+  return seen;
+}
+
+TEST(ProgramSignals, ATerminalSeesRateAndTimeLeft) {
+  for (const char* method : {"canonical", "certified"}) {
+    const TemporaryDirectory directory;
+    std::vector<std::string> command = long_command(directory);
+    command.insert(command.end(), {"--method", method});
+    const std::string seen = seen_by_a_terminal(directory, command);
+    EXPECT_NE(seen.find("loss ["), std::string::npos) << seen;
+    EXPECT_NE(seen.find("rows/s"), std::string::npos) << seen;
+    EXPECT_NE(seen.find("left"), std::string::npos) << seen;
+  }
 }
 
 }  // namespace
