@@ -27,6 +27,11 @@ DType logits_dtype(ElementType type, std::optional<DType> wanted, std::string_vi
   return *dtype;
 }
 
+void refuse_name(const std::optional<std::string>& tensor, std::string_view path) {
+  if (!tensor) return;
+  fail(path, "got the name of a tensor, {}, but a .npy file holds one array without a name", quote(*tensor));
+}
+
 }  // namespace
 
 Tensor LogitsFile::Source::tensor(const std::string& name) const {
@@ -51,8 +56,10 @@ LogitsFile::Source LogitsFile::open(const std::string& path) {
 }
 
 LogitsFile::LogitsFile(const LogitsRequest& request) : source_(open(request.file)) {
-  const std::string what = subject(source_.npy.has_value(), request.tensor);
-  logits_tensor_ = source_.tensor(request.tensor);
+  if (source_.npy) refuse_name(request.tensor, request.file);
+  const std::string name = request.tensor.value_or("logits");
+  const std::string what = subject(source_.npy.has_value(), name);
+  logits_tensor_ = source_.tensor(name);
   const std::vector<std::int64_t>& shape = logits_tensor_.shape;
   const DType dtype = logits_dtype(logits_tensor_.type, request.dtype, request.file, what);
   if (shape.size() != 2 && shape.size() != 3) {
@@ -68,18 +75,20 @@ LogitsFile::LogitsFile(const LogitsRequest& request) : source_(open(request.file
     fail(request.file, "a .npy file holds one array, the logits; name the file of the labels with --labels");
   }
   if (request.labels_file) labels_source_.emplace(open(*request.labels_file));
-  const Source& labels_source = labels_source_ ? *labels_source_ : source_;
-  const std::string labels_what = subject(labels_source.npy.has_value(), request.label_tensor);
-  labels_tensor_ = labels_source.tensor(request.label_tensor);
-  const std::string& labels_path = labels_source.path();
+  const Source& labels = labels_source();
+  if (labels.npy) refuse_name(request.label_tensor, labels.path());
+  const std::string labels_name = request.label_tensor.value_or("labels");
+  const std::string labels_what = subject(labels.npy.has_value(), labels_name);
+  labels_tensor_ = labels.tensor(labels_name);
   const std::vector<std::int64_t>& labels_shape = labels_tensor_.shape;
   const bool wide = labels_tensor_.type == ElementType::kInt64;
   if (!wide && labels_tensor_.type != ElementType::kInt32) {
-    fail(labels_path, "{}: elements are {}, expected int32 or int64 labels", labels_what, name_of(labels_tensor_.type));
+    fail(labels_path(), "{}: elements are {}, expected int32 or int64 labels", labels_what,
+         name_of(labels_tensor_.type));
   }
   const std::vector<std::int64_t> leading(shape.begin(), shape.end() - 1);
   if (labels_shape != leading && labels_shape != std::vector{rows}) {
-    fail(labels_path, "{}: labels of shape {}, expected {} for logits of shape {}", labels_what,
+    fail(labels_path(), "{}: labels of shape {}, expected {} for logits of shape {}", labels_what,
          shape_text(labels_shape), shape_text(leading), shape_text(shape));
   }
   if (wide) {

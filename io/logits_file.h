@@ -13,10 +13,10 @@
 namespace tpce::io {
 
 struct LogitsRequest {
-  std::string file = {};                        // .npy or .safetensors
-  std::optional<std::string> labels_file = {};  // likewise; without it the labels are a tensor of `file`
-  std::string tensor = "logits";                // read in a safetensors file only, as label_tensor
-  std::string label_tensor = "labels";
+  std::string file = {};                         // .npy or .safetensors
+  std::optional<std::string> labels_file = {};   // likewise; without it the labels are a tensor of `file`
+  std::optional<std::string> tensor = {};        // logits unless given; a .npy file has no names, and is then refused
+  std::optional<std::string> label_tensor = {};  // labels unless given; likewise
   std::optional<DType> dtype = {};  // what the elements must be; kBFloat16 makes bf16 of a .npy with <u2 or <V2
 };
 
@@ -30,6 +30,9 @@ class LogitsFile {
   // Views of the mapped files, valid as long as this object or the one moved to.
   ConstMatrix logits() const { return logits_; }
   Labels labels() const { return labels_; }
+
+  // The file that the labels were read from.
+  const std::string& labels_path() const { return labels_source().path(); }
 
   // SHA-256 of the whole logits file, and of the labels file where there is one. Reads them from end to end.
   std::string sha256() const;
@@ -45,6 +48,7 @@ class LogitsFile {
     Tensor tensor(const std::string& name) const;
   };
   static Source open(const std::string& path);
+  const Source& labels_source() const { return labels_source_ ? *labels_source_ : source_; }
 
   Source source_;
   std::optional<Source> labels_source_;

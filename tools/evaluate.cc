@@ -253,7 +253,10 @@ Evaluation evaluate_reference(const Problem& problem, const MethodInfo& method, 
   const reference::Method precision{.precision = reference::precision_from_name(method.name)};
   const auto whole = problem.whole();
   const reference::Upstream upstream = reference::upstream_of_reduction(whole->labels, options);
-  const reference::Evaluation truth = reference::evaluate({whole->batch, options, upstream}, precision);
+  const reference::Evaluation truth = [&] {
+    Progress progress("loss", problem.rows());
+    return reference::evaluate({whole->batch, options, upstream}, precision, [&] { progress.advance(1); });
+  }();
 
   Evaluation evaluation{.loss = {.value_fp64 = static_cast<double>(canonical_nan()),
                                  .value = canonical_nan(),
@@ -368,8 +371,10 @@ Evaluation evaluate_over_ranks(const io::LogitsFile& file, const Request& reques
 Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, const Request& request,
                     const GradientSink* sink) {
   const auto explained = [&](const std::exception& error) {
-    std::string message = io::printable(file_name) + ": " + error.what();
-    if (file.logits().dtype == DType::kFloat64 && !request.cast_to_fp32) {
+    // Messages of the libraries begin with the argument.
+    const bool labels = std::string_view(error.what()).starts_with("labels: ");
+    std::string message = io::printable(labels ? file.labels_path() : file_name) + ": " + error.what();
+    if (!labels && file.logits().dtype == DType::kFloat64 && !request.cast_to_fp32) {
       message += " (--cast fp32, or --method certified, multiprecision or fp64)";
     }
     return message;

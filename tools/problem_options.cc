@@ -57,8 +57,12 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
       ->type_name("FILE")
       ->allow_extra_args(false)
       ->default_str("");
-  command.add_option("--tensor", tensor_, "name of the logits in a .safetensors file")->type_name("NAME");
-  command.add_option("--label-tensor", label_tensor_, "name of the labels in a .safetensors file")->type_name("NAME");
+  command.add_option("--tensor", tensor_, "name of the logits in a .safetensors file")
+      ->type_name("NAME")
+      ->default_str("logits");
+  command.add_option("--label-tensor", label_tensor_, "name of the labels in a .safetensors file")
+      ->type_name("NAME")
+      ->default_str("labels");
   command.add_option("--dtype", dtype_, "element type that the logits must have; bf16 reads a .npy of uint16 or <V2")
       ->type_name("fp32|fp64|bf16|fp16");
   command.add_option("--cast", cast_, "round fp64 logits to fp32 first, which the canonical method needs")

@@ -43,8 +43,8 @@ class ProblemOptions {
 
  private:
   std::vector<std::string> labels_;
-  std::string tensor_ = "logits";
-  std::string label_tensor_ = "labels";
+  std::optional<std::string> tensor_;
+  std::optional<std::string> label_tensor_;
   std::optional<std::string> dtype_;
   std::optional<std::string> cast_;
   std::optional<std::int64_t> vocab_;

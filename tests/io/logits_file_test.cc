@@ -77,6 +77,22 @@ TEST(LogitsFile, ReadsNpyWithLabelsOfEitherFormat) {
       make_safetensors(scratch, {{"logits", ElementType::kFloat16, {5, 3}}, {"labels", ElementType::kInt64, {2}}});
   EXPECT_EQ(LogitsFile({.file = logits, .labels_file = both}).labels().size(), 2);
   expect_parts(message_for({.file = logits}), {logits, "--labels"});
+  EXPECT_EQ(file.labels_path(), labels);
+  const std::string alone =
+      make_safetensors(scratch, {{"logits", ElementType::kFloat16, {2, 3}}, {"labels", ElementType::kInt64, {2}}});
+  EXPECT_EQ(LogitsFile({.file = alone}).labels_path(), alone);
+}
+
+TEST(LogitsFile, RefusesNamesForANpyFile) {
+  const Scratch scratch;
+  const std::string logits = make_npy(scratch, "z.npy", ElementType::kFloat32, {2, 3});
+  const std::string labels = make_npy(scratch, "y.npy", ElementType::kInt32, {2});
+  expect_parts(message_for({.file = logits, .labels_file = labels, .tensor = "logits"}), {logits, "'logits'"});
+  expect_parts(message_for({.file = logits, .labels_file = labels, .label_tensor = "y"}), {labels, "'y'"});
+  const std::string both =
+      make_safetensors(scratch, {{"z", ElementType::kFloat32, {2, 3}}, {"y", ElementType::kInt64, {2}}});
+  EXPECT_EQ(LogitsFile({.file = both, .labels_file = labels, .tensor = "z"}).labels().size(), 2);
+  EXPECT_EQ(LogitsFile({.file = logits, .labels_file = both, .label_tensor = "y"}).labels().size(), 2);
 }
 
 TEST(LogitsFile, FlattensBatchAndSequence) {

@@ -197,6 +197,31 @@ TEST(ProgramErrors, OptionsThatDoNotFit) {
   }
 }
 
+TEST(ProgramErrors, TheFileOfTheLabelsIsNamed) {
+  const TemporaryDirectory directory;
+  const std::string logits = directory / "z.npy", labels = directory / "t.npy";
+  write_text(logits, npy("<f4", "(2, 3)", kLogits));
+  write_text(labels, npy("<i8", "(2,)", bytes_of(std::vector<std::int64_t>{0, 7})));
+  for (const char* method : {"canonical", "certified", "log_softmax"}) {
+    SCOPED_TRACE(method);
+    const std::string line = refusal(directory, {"loss", logits, "--labels", labels, "--method", method});
+    EXPECT_TRUE(has(line, "t.npy: labels: row 1 "));
+    EXPECT_EQ(line.find("z.npy"), std::string::npos) << line;
+  }
+}
+
+TEST(ProgramErrors, ANpyFileHasNoNamesOfTensors) {
+  const TemporaryDirectory directory;
+  const std::string logits = directory / "z.npy", labels = directory / "t.npy";
+  write_text(logits, npy("<f4", "(2, 3)", kLogits));
+  write_text(labels, npy("<i8", "(2,)", kLabels));
+  EXPECT_EQ(run(directory, {"loss", logits, "--labels", labels}).exit_code, 0);
+  const std::string tensor = refusal(directory, {"loss", logits, "--labels", labels, "--tensor", "x"});
+  EXPECT_TRUE(has(tensor, "z.npy: got the name of a tensor, 'x'"));
+  const std::string label_tensor = refusal(directory, {"loss", logits, "--labels", labels, "--label-tensor", "y"});
+  EXPECT_TRUE(has(label_tensor, "t.npy: got the name of a tensor, 'y'"));
+}
+
 TEST(ProgramErrors, CommandLines) {
   const TemporaryDirectory directory;
   EXPECT_TRUE(has(refusal(directory, {}), "tpce --help"));
