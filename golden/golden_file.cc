@@ -1,8 +1,10 @@
 #include "golden/golden_file.h"
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 
 #include "golden/compare.h"
 #include "golden/python_float.h"
@@ -141,6 +143,44 @@ std::string updated_row(const Trajectory& golden, const Row& row, const Result& 
   return text;
 }
 
+std::vector<std::string> columns_without_result(const Trajectory& golden) {
+  std::vector<std::string> columns;
+  for (const std::string& column : golden.columns()) {
+    if (!number_for({}, column)) columns.push_back(column);
+  }
+  return columns;
+}
+
+std::vector<std::int64_t> steps_without_result(const Trajectory& golden, const ByStep& results) {
+  std::vector<std::int64_t> steps;
+  for (const Row& row : golden.rows()) {
+    if (!results.contains(row.step)) steps.push_back(row.step);
+  }
+  return steps;
+}
+
+void refuse_to_lose_numbers(const Trajectory& golden, const ByStep& results, const UpdateOptions& options) {
+  const std::vector<std::int64_t> missing = steps_without_result(golden, results);
+  if (!options.drop_steps && !missing.empty()) {
+    constexpr std::size_t kShown = 10;
+    const std::span shown = std::span(missing).first(std::min(missing.size(), kShown));
+    io::fail(golden.name(),
+             "nothing was computed for step {}{} ({} of its {} steps); name a FILE for each, or drop their rows with "
+             "--drop-steps",
+             fmt::join(shown, ", "), missing.size() > kShown ? ", ..." : "", missing.size(), golden.rows().size());
+  }
+  const std::vector<std::string> columns = columns_without_result(golden);
+  if (options.keep_columns || columns.empty()) return;
+  for (const Row& row : golden.rows()) {
+    const auto result = results.find(row.step);
+    if (result == results.end() || updated_row(golden, row, *result->second) == golden.lines()[row.line].text) continue;
+    io::fail(golden.name(),
+             "column {} is not computed here, and would keep its old number beside the new ones of step {}; keep it "
+             "with --keep-columns",
+             io::quote(columns[0]), row.step);
+  }
+}
+
 // Index of the line before which record lines that the file lacks go: after its last one above the rows, or else above
 // the line that names the columns, or the first row.
 std::size_t record_place(const std::vector<Line>& lines) {
@@ -186,9 +226,10 @@ std::string make_golden(const Results& results) {
   return text;
 }
 
-Update update_golden(const Trajectory& golden, const Results& results) {
+Update update_golden(const Trajectory& golden, const Results& results, const UpdateOptions& options) {
   require_text(golden);
   const ByStep steps = by_step(results);
+  refuse_to_lose_numbers(golden, steps, options);
   const std::vector<RecordLine> wanted = record_lines(record_of(results, golden.columns()));
   const std::vector<Line>& lines = golden.lines();
 
@@ -242,7 +283,11 @@ Update update_golden(const Trajectory& golden, const Results& results) {
       editor.keep(i);
     }
   }
-  return editor.finish();
+  Update update = editor.finish();
+  for (const std::string& column : columns_without_result(golden)) {
+    update.notes.push_back(fmt::format("column {} is not computed here and stays as it is", io::quote(column)));
+  }
+  return update;
 }
 
 Check check_golden(const Trajectory& golden, const Results& results) {
@@ -284,7 +329,12 @@ Check check_golden(const Trajectory& golden, const Results& results) {
     check.notes.push_back(
         fmt::format("the method is '{}', recorded is '{}'", name(results.method), name(*record.method)));
   }
-  if (!check.equal()) check.replacement = update_golden(golden, results).text;
+  const std::vector<std::string> unchecked = columns_without_result(golden);
+  for (const std::string& column : unchecked) {
+    check.notes.push_back(fmt::format("column {} is not computed here and was not checked", io::quote(column)));
+  }
+  check.update = {.keep_columns = !unchecked.empty(), .drop_steps = !steps_without_result(golden, steps).empty()};
+  if (!check.equal()) check.replacement = update_golden(golden, results, check.update).text;
   return check;
 }
 

@@ -89,8 +89,10 @@ std::map<std::string, std::uint32_t> parse_bits(const Words& words) {
 Method parse_method(const Words& words) {
   if (words.size() < 2) refuse("method without a name");
   Method method{std::string(words[1]), {}};
+  std::set<std::string_view> seen;
   for (std::size_t i = 2; i < words.size(); ++i) {
     const auto [key, value] = key_and_value(words[i]);
+    if (!seen.insert(key).second) refuse(fmt::format("{} stands twice", quote(key)));
     method.details.emplace_back(key, value);
   }
   return method;
@@ -130,6 +132,7 @@ Record read_record(const Trajectory& trajectory) {
         record.version = words[1];
       } else if (words[0] == "method") {
         record.method = parse_method(words);
+        record.method_line = number;
       } else if (words[0] == "input") {
         const std::int64_t step = step_of(words);
         record.inputs[step] = parse_input(words);

@@ -48,7 +48,8 @@ struct Method {
 struct Record {
   std::optional<std::string> version;
   std::optional<Method> method;
-  std::map<std::int64_t, Input> inputs;                               // by step
+  std::size_t method_line = 0;           // number of the method's line, from 1; of a record that was read
+  std::map<std::int64_t, Input> inputs;  // by step
   std::map<std::int64_t, std::map<std::string, std::uint32_t>> bits;  // by step and metric: the fp32's bits
 };
 

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <memory>
 #include <optional>
@@ -17,6 +18,7 @@
 #include "tools/output.h"
 #include "tools/problem_options.h"
 #include "tools/ranks.h"
+#include "tpce/shard_plan.h"
 
 namespace tpce::tools {
 
@@ -49,7 +51,9 @@ Exit codes: 0 equal; 1 different (prints the differences and the whole new file 
 
 constexpr const char* kUpdateExamples = R"(Examples:
   tpce golden update golden.txt step1.safetensors step2.safetensors
-      writes the new numbers into the file, keeps all its other lines, and shows what changed)";
+      writes the new numbers into the file, keeps all its other lines, and shows what changed
+  tpce golden update golden.txt step1.safetensors --drop-steps
+      the rows of the steps that have no FILE go; otherwise they are an error)";
 
 // Results of the files, one a step; on the first rank, which alone reads the files from end to end.
 golden::Results compute(const std::vector<std::string>& files, const std::vector<std::int64_t>& steps,
@@ -107,34 +111,64 @@ struct MakeCommand {
   }
 };
 
+std::int64_t parse_recorded_tp(const std::string& text) {
+  std::int64_t tp = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, tp);
+  if (error != std::errc() || stopped != end || tp < 1 || tp > ShardPlan::kMaxShards) {
+    throw std::invalid_argument(
+        fmt::format("tp: got {}, expected a whole number in 1..{}", io::quote(text), ShardPlan::kMaxShards));
+  }
+  return tp;
+}
+
+std::vector<std::int64_t> parse_recorded_shards(const std::string& text) {
+  std::vector<std::int64_t> widths = parse_widths(text);
+  if (std::any_of(widths.begin(), widths.end(), [](std::int64_t width) { return width < 0; })) {
+    throw std::invalid_argument(fmt::format("shards: got {}, expected widths of at least 0", io::quote(text)));
+  }
+  return widths;
+}
+
 // What check and update share: a golden file, and results for its steps by the method that it records.
 struct GoldenAndResults {
   golden::Trajectory golden;
   golden::Results results;
 };
 
-std::int64_t parse_recorded_tp(const std::string& file, const std::string& text) {
-  std::int64_t tp = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, tp);
-  if (error != std::errc() || stopped != end) {
-    throw std::invalid_argument(
-        fmt::format("{}: the method's tp is {}, expected a whole number", io::printable(file), io::quote(text)));
+struct RecomputeCommand {
+  ProblemOptions problem;
+  std::string golden_file;
+  std::vector<std::string> files;
+
+  Request recorded_request(const golden::Record& record) const;
+  GoldenAndResults recompute() const;
+};
+
+Request RecomputeCommand::recorded_request(const golden::Record& record) const {
+  if (!record.method) return problem.request("canonical");
+  std::optional<std::int64_t> tp;
+  std::vector<std::int64_t> shards;
+  try {
+    (void)choose_method(record.method->name, std::nullopt);
+    for (const auto& [key, value] : record.method->details) {
+      if (key == "tp") tp = parse_recorded_tp(value);
+      if (key == "shards") shards = parse_recorded_shards(value);
+    }
+  } catch (const std::invalid_argument& error) {
+    io::fail(golden_file, "line {}: # tpce: {}", record.method_line, error.what());
   }
-  return tp;
+  Request request = problem.request(record.method->name);
+  if (request.choice.method.bits_depend_on_order && !problem.cuts_vocabulary()) {
+    request.tp = tp.value_or(request.tp);
+    request.shards = shards;
+  }
+  return request;
 }
 
-GoldenAndResults recompute(const std::string& golden_file, const std::vector<std::string>& files,
-                           const ProblemOptions& problem) {
+GoldenAndResults RecomputeCommand::recompute() const {
   golden::Trajectory trajectory = golden::Trajectory::read(golden_file);
-  const golden::Record record = golden::read_record(trajectory);
-  Request request = problem.request(record.method ? record.method->name : "canonical");
-  if (request.choice.method.bits_depend_on_order && record.method && !problem.cuts_vocabulary()) {
-    for (const auto& [key, value] : record.method->details) {
-      if (key == "tp") request.tp = parse_recorded_tp(golden_file, value);
-      if (key == "shards") request.shards = parse_widths(value);
-    }
-  }
+  const Request request = recorded_request(golden::read_record(trajectory));
   // FILEs stand for the rows in order; more of them are steps that follow the last.
   std::vector<std::int64_t> steps;
   std::int64_t last = 0;
@@ -146,17 +180,18 @@ GoldenAndResults recompute(const std::string& golden_file, const std::vector<std
   return {std::move(trajectory), std::move(results)};
 }
 
-struct CheckCommand {
-  ProblemOptions problem;
-  std::string golden_file;
-  std::vector<std::string> files;
+std::string notes_text(const std::vector<std::string>& notes) {
+  std::string text;
+  for (const std::string& note : notes) text += fmt::format("note: {}\n", note);
+  return text;
+}
 
+struct CheckCommand : RecomputeCommand {
   int run() const {
-    const auto [trajectory, results] = recompute(golden_file, files, problem);
+    const auto [trajectory, results] = recompute();
     if (!is_first_rank()) return 0;
     const golden::Check check = golden::check_golden(trajectory, results);
-    std::string text;
-    for (const std::string& note : check.notes) text += fmt::format("note: {}\n", note);
+    std::string text = notes_text(check.notes);
     const std::string name = io::printable(golden_file);
     if (check.equal()) {
       print(text + fmt::format("{}: {} steps are equal\n", name, results.steps.size()));
@@ -164,28 +199,28 @@ struct CheckCommand {
     }
     text += fmt::format("{}: {} differences\n", name, check.differences.size());
     for (const std::string& difference : check.differences) text += fmt::format("  {}\n", difference);
-    text += fmt::format("\nIf the new numbers are right, paste this over {} (or run tpce golden update):\n\n", name);
+    text +=
+        fmt::format("\nIf the new numbers are right, paste this over {} (or run tpce golden update{}{}):\n\n", name,
+                    check.update.keep_columns ? " --keep-columns" : "", check.update.drop_steps ? " --drop-steps" : "");
     print(text + check.replacement);
     return 1;
   }
 };
 
-struct UpdateCommand {
-  ProblemOptions problem;
-  std::string golden_file;
-  std::vector<std::string> files;
+struct UpdateCommand : RecomputeCommand {
+  golden::UpdateOptions options;
 
   int run() const {
-    const auto [trajectory, results] = recompute(golden_file, files, problem);
+    const auto [trajectory, results] = recompute();
     if (!is_first_rank()) return 0;
-    const golden::Update update = golden::update_golden(trajectory, results);
-    const std::string name = io::printable(golden_file);
+    const golden::Update update = golden::update_golden(trajectory, results, options);
+    const std::string text = notes_text(update.notes) + io::printable(golden_file);
     if (update.edits.empty()) {
-      print(fmt::format("{}: nothing changed\n", name));
+      print(text + ": nothing changed\n");
       return 0;
     }
     io::write_file(golden_file, update.text);
-    print(fmt::format("{}: {} lines changed\n{}", name, update.edits.size(), golden::diff_text(update.edits)));
+    print(fmt::format("{}: {} lines changed\n{}", text, update.edits.size(), golden::diff_text(update.edits)));
     return 0;
   }
 };
@@ -205,6 +240,11 @@ Command add_one(CLI::App& golden, const char* name, const char* description, con
     app->add_option("--out", command->out, "the golden file to write")->type_name("G.txt")->required();
   } else {
     command->problem.add_runtime_to(*app, false);
+  }
+  if constexpr (std::is_same_v<T, UpdateCommand>) {
+    app->add_flag("--keep-columns", command->options.keep_columns,
+                  "keep the old numbers of columns that are not computed, such as lr, beside new losses");
+    app->add_flag("--drop-steps", command->options.drop_steps, "drop the rows of steps that have no FILE");
   }
   return {.app = app, .run = [command] { return command->run(); }, .over_ranks = true};
 }

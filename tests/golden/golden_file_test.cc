@@ -28,8 +28,8 @@ Results results_of(const std::vector<std::pair<float, float>>& numbers) {
   return results;
 }
 
-Update update(const std::string& text, const Results& results) {
-  return update_golden(Trajectory::parse(text, "g.txt"), results);
+Update update(const std::string& text, const Results& results, const UpdateOptions& options = {}) {
+  return update_golden(Trajectory::parse(text, "g.txt"), results, options);
 }
 
 TEST(MakeGolden, HasTheseBytes) {
@@ -75,6 +75,9 @@ TEST(CheckGolden, NamesEachDifferenceAndGivesTheBlockToPaste) {
   EXPECT_EQ(check.differences[0],
             "step 2: loss is 2.250000238418579 (0x40100001), the golden file has 2.25 (0x40100000), 1 ulp off");
   EXPECT_EQ(check.differences[1], "step 3: in the golden file only");
+  EXPECT_EQ(check.notes, std::vector<std::string>{"column 'lr' is not computed here and was not checked"});
+  EXPECT_TRUE(check.update.keep_columns);
+  EXPECT_TRUE(check.update.drop_steps);
   EXPECT_EQ(check.replacement,
             "# config: mine\n"
             "# tpce: version 0.1.0\n"
@@ -130,7 +133,7 @@ TEST(CheckGolden, RefusesFilesThatCannotBeChecked) {
                {"Megatron", "compared only"});
   expect_parts(message(Trajectory::parse("# step lr\n1 2\n", "g.txt")), {"g.txt", "no column loss"});
   expect_parts(message_of([&] {
-                 update("# step loss lr\n1 2 3\n", results_of({{1, 1}, {2, 2}}));
+                 update("# step loss lr\n1 1 3\n", results_of({{1, 1}, {2, 2}}));
                }),
                {"g.txt", "step 2 is new", "'lr'"});
 }
@@ -141,6 +144,31 @@ TEST(UpdateGolden, ChangesNothingInItsOwnFile) {
   const Update updated = update(text, results);
   EXPECT_EQ(updated.text, text);
   EXPECT_TRUE(updated.edits.empty());
+}
+
+TEST(UpdateGolden, DropsStepsOnlyWhereToldTo) {
+  const std::string text = "# step loss grad_norm\n1 2.5 0.5\n2 3 4\n7 3 4\n";
+  const Results results = results_of({{2.5f, 0.5f}});
+  expect_parts(message_of([&] { update(text, results); }), {"g.txt: ", "step 2, 7 ", "2 of its 3", "--drop-steps"});
+  const Update dropped = update(text, results, {.drop_steps = true});
+  EXPECT_TRUE(dropped.text.ends_with("# step loss grad_norm\n1 2.5 0.5\n")) << dropped.text;
+  std::string many;
+  for (int step = 1; step <= 30; ++step) many += std::to_string(step) + " 2.5\n";
+  expect_parts(message_of([&] { update(many, results); }), {"step 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, ... (29 of its 30"});
+}
+
+TEST(UpdateGolden, KeepsColumnsOfOthersOnlyWhereTheirRowStaysOrToldTo) {
+  const std::string text = "# step loss lr\n1 2.5 1e-3\n2 3 1e-4\n";
+  const Results same = results_of({{2.5f, 0.5f}, {3, 1}});
+  const Update kept = update(text, same);
+  EXPECT_TRUE(kept.text.ends_with(text)) << kept.text;
+  EXPECT_EQ(kept.notes, std::vector<std::string>{"column 'lr' is not computed here and stays as it is"});
+  const Results other = results_of({{2.5f, 0.5f}, {4, 1}});
+  expect_parts(message_of([&] { update(text, other); }), {"g.txt: ", "column 'lr'", "step 2", "--keep-columns"});
+  const Update told = update(text, other, {.keep_columns = true});
+  EXPECT_TRUE(told.text.ends_with("# step loss lr\n1 2.5 1e-3\n2 4.0 1e-4\n")) << told.text;
+  EXPECT_EQ(told.notes, kept.notes);
+  EXPECT_TRUE(update("# step loss grad_norm\n1 2.5 1\n", results_of({{2.5f, 0.5f}})).notes.empty());
 }
 
 TEST(UpdateGolden, ReplacesRecordLinesInPlace) {
@@ -221,7 +249,7 @@ RC_GTEST_PROP(UpdateGolden, IsAFixedPointThatKeepsTheRest, ()) {
   for (int step = 1; step <= new_steps; ++step) {
     results.steps.push_back({step, Input{kDigest, {}, 1, 2, DType::kFloat32}, number(), number()});
   }
-  const Update first = update(text, results);
+  const Update first = update(text, results, {.drop_steps = true});
   const Trajectory golden = Trajectory::parse(first.text, "g");
   RC_ASSERT(check_golden(golden, results).equal());
   RC_ASSERT(golden.rows().size() == static_cast<std::size_t>(new_steps));

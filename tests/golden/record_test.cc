@@ -25,6 +25,7 @@ TEST(ReadRecord, TakesTheLinesApart) {
            "# tpce: bits 1 loss=0x40200000 grad_norm=0x3f000000\n# tpce: later kind\n# step loss grad_norm\n");
   EXPECT_EQ(record.version, "0.1.0");
   EXPECT_EQ(record.method, (Method{"softplus", {{"tp", "2"}, {"order", "tree"}}}));
+  EXPECT_EQ(record.method_line, 2u);
   EXPECT_EQ(record.inputs.at(1), (Input{kDigest, {}, 64, 49152, DType::kBFloat16}));
   EXPECT_EQ(record.bits.at(1).at("grad_norm"), 0x3f000000u);
 }
@@ -41,6 +42,7 @@ TEST(ReadRecord, NamesWhatIsMalformed) {
   expect_parts(message_for("# tpce: version 1\n# tpce: version 2\n"), {"line 2", "'version' stands twice"});
   expect_parts(message_for("# tpce: method\n"), {"method without a name"});
   expect_parts(message_for("# tpce: method a b\n"), {"'b' is not key=value"});
+  expect_parts(message_for("# tpce: method a tp=2 tp=4\n"), {"line 1", "'tp' stands twice"});
   expect_parts(message_for("# tpce: input\n"), {"input without a step"});
   expect_parts(message_for("# tpce: input x sha256=1\n"), {"input without a step"});
   expect_parts(message_for("# tpce: input 1 sha256=12\n"), {"'12' is not a SHA-256"});

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/input_files.h"
@@ -140,6 +141,60 @@ TEST_F(GoldenCommand, UpdateKeepsHeadersAndShowsTheChange) {
   EXPECT_TRUE(has(output.out, "\n-1 9" + number));
   EXPECT_TRUE(has(output.out, "\n+1 " + number));
   EXPECT_TRUE(has(golden({"update", directory / "g.txt", first, second}).out, "nothing changed"));
+}
+
+TEST_F(GoldenCommand, UpdateLosesNoNumberUnlessTold) {
+  const std::string good = make("g.txt");
+  const Output fewer = golden({"update", directory / "g.txt", first});
+  EXPECT_EQ(fewer.exit_code, 2);
+  EXPECT_TRUE(has(fewer.err, "g.txt: nothing was computed for step 2 "));
+  EXPECT_EQ(read_text(directory / "g.txt"), good);
+  EXPECT_TRUE(has(golden({"check", directory / "g.txt", first}).out, "(or run tpce golden update --drop-steps)"));
+  EXPECT_EQ(golden({"update", directory / "g.txt", first, "--drop-steps"}).exit_code, 0);
+  EXPECT_EQ(read_text(directory / "g.txt").find("\n2 "), std::string::npos);
+
+  const std::string other = "# step loss lr\n1 3.5 1e-3\n2 4.5 1e-4\n";
+  write_text(directory / "g.txt", other);
+  const Output stale = golden({"update", directory / "g.txt", first, second});
+  EXPECT_EQ(stale.exit_code, 2);
+  EXPECT_TRUE(has(stale.err, "g.txt: column 'lr' is not computed here"));
+  EXPECT_EQ(read_text(directory / "g.txt"), other);
+  EXPECT_EQ(golden({"update", directory / "g.txt", first, second, "--keep-columns"}).exit_code, 0);
+  EXPECT_TRUE(has(read_text(directory / "g.txt"), " 1e-3\n"));
+  const Output equal = golden({"check", directory / "g.txt", first, second});
+  EXPECT_EQ(equal.exit_code, 0) << equal.out;
+  EXPECT_TRUE(has(equal.out, "note: column 'lr' is not computed here and was not checked\n"));
+  const Output kept = golden({"update", directory / "g.txt", first, second});
+  EXPECT_EQ(kept.exit_code, 0) << kept.err;
+  EXPECT_TRUE(has(kept.out, "note: column 'lr' is not computed here and stays as it is\n"));
+}
+
+TEST_F(GoldenCommand, ABadRecordIsNamedByFileAndLine) {
+  const std::string good = make("g.txt", {"--method", "log_softmax", "--tp", "2"});
+  const std::string method = "# tpce: method log_softmax tp=2";
+  const std::vector<std::pair<std::string, std::string>> wrong{
+      {"# tpce: method softmax", "method: got 'softmax'"},
+      {"# tpce: method log_softmax tp=two", "tp: got 'two'"},
+      {"# tpce: method log_softmax tp=0", "tp: got '0'"},
+      {"# tpce: method log_softmax shards=1,x", "shards: got '1,x'"},
+      {"# tpce: method log_softmax shards=-1,5", "shards: got '-1,5'"},
+  };
+  for (const auto& [line, part] : wrong) {
+    write_text(directory / "g.txt", edited(good, method, line));
+    for (const char* command : {"check", "update"}) {
+      const Output output = golden({command, directory / "g.txt", first, second});
+      EXPECT_EQ(output.exit_code, 2);
+      EXPECT_TRUE(has(output.err, "g.txt: line 2: # tpce: " + part));
+    }
+  }
+}
+
+TEST_F(GoldenCommand, NanHasTheSameBitsEverywhere) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  write_text(first, capture({infinity, 2, 3, 4, 5, 6.5f, -1, 0}, {0, 3}));
+  for (const char* method : {"canonical", "fp64", "log_softmax", "softplus_recompute", "cross_entropy"}) {
+    EXPECT_TRUE(has(make("g.txt", {"--method", method}), "bits 1 loss=0x7fc00000 grad_norm=0x7fc00000\n")) << method;
+  }
 }
 
 TEST_F(GoldenCommand, LabelsInFilesOfTheirOwn) {
