@@ -68,7 +68,9 @@ TEST(Method, EveryMethodIsCloseWhereNothingCollapses) {
 
 TEST(Method, EveryNanIsTheCanonicalOne) {
   const auto expect_canonical = [](float value) {
-    if (std::isnan(value)) EXPECT_EQ(bit_cast<std::uint32_t>(value), bit_cast<std::uint32_t>(canonical_nan()));
+    if (std::isnan(value)) {
+      EXPECT_EQ(bit_cast<std::uint32_t>(value), 0x7fc00000u);
+    }
   };
   const Rows rows{3, {kInfinity, 0, 1, -kInfinity, -kInfinity, -kInfinity}, {0, 2}};
   for (const Method* method : methods()) {
