@@ -35,6 +35,9 @@ void check_matrix(const std::string& what, const BasicMatrix<Void>& matrix, std:
 }
 
 void check_labels(const Batch& batch, const Options& options) {
+  if (batch.labels.place().type != DeviceType::kCpu) fail("labels: not in host memory, where they are read");
+  if (batch.rows() < 0) fail("labels: got " + text(batch.rows()) + " of them, expected at least 0");
+  if (batch.rows() > 0 && batch.labels.is_null()) fail("labels: data is null");
   for (std::int64_t i = 0; i < batch.rows(); ++i) {
     const std::int64_t label = batch.labels[i];
     if ((label < 0 || label >= batch.vocab) && label != options.ignore_index) {

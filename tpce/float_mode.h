@@ -32,7 +32,8 @@ class DefaultFloatMode {
     asm volatile("mrs %0, fpcr" : "=r"(value));
     return value;
   }
-  static void write(Register value) { asm volatile("msr fpcr, %0" : : "r"(value)); }
+  // The memory clobber keeps loads and stores, and so the arithmetic between them, on their side of the change.
+  static void write(Register value) { asm volatile("msr fpcr, %0" : : "r"(value) : "memory"); }
 #else
 #error "the floating-point mode register of this processor is not known"
 #endif

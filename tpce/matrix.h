@@ -107,6 +107,7 @@ class Labels {
 
   std::int64_t size() const { return count_; }
   Place place() const { return place_; }
+  bool is_null() const { return data_ == nullptr; }
 
   // Labels of rows [first, first + count).
   Labels range(std::int64_t first, std::int64_t count) const {

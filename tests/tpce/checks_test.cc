@@ -117,6 +117,21 @@ TEST_F(Checks, Labels) {
   EXPECT_EQ(batch_refusal(), "labels: row 1 has label 6, expected 0..5 or ignore_index 5");
 }
 
+TEST_F(Checks, LabelsThatCannotBeRead) {
+  Batch batch = problem.batch();
+  SelfCommunicator self;
+  const auto refused = [&] { return refusal([&] { check_batch(batch, options, backend, self); }); };
+  batch.labels = Labels(problem.labels().data(), 3, {DeviceType::kCuda, 0});
+  EXPECT_EQ(refused(), "labels: not in host memory, where they are read");
+  batch.labels = Labels(static_cast<const std::int32_t*>(nullptr), 3);
+  EXPECT_EQ(refused(), "labels: data is null");
+  std::vector<Shard> shards = problem.shards();
+  for (Shard& shard : shards) shard.logits.rows = -3;
+  batch.shards = shards;
+  batch.labels = Labels(problem.labels().data(), -3);
+  EXPECT_EQ(refused(), "labels: got -3 of them, expected at least 0");
+}
+
 TEST_F(Checks, Fp64Logits) {
   const std::vector<double> logits(9);
   shard(1).logits = matrix_of(logits.data(), 3, 3);
