@@ -135,7 +135,7 @@ void SimdBackend::partials(const Batch& batch, const Options& options, RowRange 
 
 void SimdBackend::merge(const Partials& into, const Partials& from, Queue queue) { scalar_.merge(into, from, queue); }
 
-void SimdBackend::finalize(const Partials& partials, const RowResults& results, Queue) {
+void SimdBackend::finalize(const Partials& partials, const Options&, const RowResults& results, Queue) {
   for (std::int64_t i = 0; i < partials.rows; ++i) results.store(i, kernels_.finalize(partials.load(i)));
 }
 
@@ -143,7 +143,7 @@ void SimdBackend::reduce(const RowResults& results, std::int64_t first_row, Loss
   scalar_.reduce(results, first_row, sum, queue);
 }
 
-void SimdBackend::gradient(const Batch& batch, const GradientTask& task, Queue) {
+void SimdBackend::gradient(const Batch& batch, const Options&, const GradientTask& task, Queue) {
   const std::vector<Pieces> tasks = tasks_of_row(batch, task.rows.count);
   const auto per_row = static_cast<std::int64_t>(tasks.size());
   std::mutex squares_mutex;

@@ -36,10 +36,10 @@ void Backend::forward_backward(const Batch& batch, const Options& options, const
   const Buffer memory = allocate(static_cast<std::size_t>(task.rows.count) * Partials::bytes_per_row(options));
   const Partials merged = Partials::in(memory.get(), task.rows.count, options);
   partials(batch, options, task.rows, merged, queue);
-  finalize(merged, results, queue);
+  finalize(merged, options, results, queue);
   GradientTask with_saved = task;
   with_saved.saved = results.saved;
-  gradient(batch, with_saved, queue);
+  gradient(batch, options, with_saved, queue);
 }
 
 void merge(LossSum& into, const LossSum& from, std::int64_t first_row) {

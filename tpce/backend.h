@@ -17,7 +17,6 @@ namespace tpce {
 
 struct Capabilities {
   DeviceType device = DeviceType::kCpu;    // where logits, partials and results live
-  bool fused_forward_backward = false;     // one pass over the logits where the upstream gradient is known
   std::span<const DType> logits_dtypes;    // what partials() and gradient() read
   std::span<const DType> gradient_dtypes;  // what gradient() writes
 };
@@ -127,14 +126,14 @@ class Backend {
   // Row by row: into = merge(into, from).
   virtual void merge(const Partials& into, const Partials& from, Queue queue) = 0;
 
-  virtual void finalize(const Partials& partials, const RowResults& results, Queue queue) = 0;
+  virtual void finalize(const Partials& partials, const Options& options, const RowResults& results, Queue queue) = 0;
 
   // Adds the rows to sum; first_row is the batch's index of the first of them.
   virtual void reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) = 0;
 
   // Gradients of the logits. A gradient may be the logits themselves (same data, stride and type): each element is read
   // before it is written. Columns from batch.vocab on get +0.
-  virtual void gradient(const Batch& batch, const GradientTask& task, Queue queue) = 0;
+  virtual void gradient(const Batch& batch, const Options& options, const GradientTask& task, Queue queue) = 0;
 
   // partials(), finalize() and gradient() of task.rows in one go, for a batch that holds every shard: the same bits,
   // with the logits read from memory once where the backend can. results are those of task.rows; task.saved is not

@@ -101,7 +101,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
       const RowResults results =
           chunk_results(rows, chunk.rows, static_cast<SavedRow*>(saved.rows_.get()) + chunk.rows.first,
                         static_cast<float*>(chunk_nll.get()));
-      backend.finalize(chunk.partials, results, queue);
+      backend.finalize(chunk.partials, options, results, queue);
       backend.reduce(results, chunk.rows.first, sum, queue);
     };
 
@@ -160,7 +160,7 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
     const bool in_place = check_gradients(batch, gradients, runtime.backend);
     BinnedSum local;
     saved.logits_overwritten_ = in_place;
-    runtime.backend.gradient(batch,
+    runtime.backend.gradient(batch, saved.options_,
                              {.rows = {0, batch.rows()},
                               .saved = saved.rows(),
                               .upstream = row_upstream(upstream, saved.options_, saved.valid_rows_),

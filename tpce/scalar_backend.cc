@@ -76,7 +76,7 @@ void ScalarBackend::merge(const Partials& into, const Partials& from, Queue) {
   }
 }
 
-void ScalarBackend::finalize(const Partials& partials, const RowResults& results, Queue) {
+void ScalarBackend::finalize(const Partials& partials, const Options&, const RowResults& results, Queue) {
   for (std::int64_t i = 0; i < partials.rows; ++i) {
     results.store(i, tpce::finalize(partials.load(i)));
   }
@@ -95,7 +95,7 @@ void ScalarBackend::reduce(const RowResults& results, std::int64_t first_row, Lo
   }
 }
 
-void ScalarBackend::gradient(const Batch& batch, const GradientTask& task, Queue) {
+void ScalarBackend::gradient(const Batch& batch, const Options&, const GradientTask& task, Queue) {
   for (std::int64_t i = task.rows.first; i < task.rows.first + task.rows.count; ++i) {
     const RowGradient gradient = row_gradient(task.saved[i - task.rows.first], task.upstream.of_row(i));
     for (std::size_t s = 0; s < batch.shards.size(); ++s) {

@@ -13,9 +13,9 @@ class ScalarBackend final : public Backend {
   Buffer allocate(std::size_t bytes) const override;
   void partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue queue) override;
   void merge(const Partials& into, const Partials& from, Queue queue) override;
-  void finalize(const Partials& partials, const RowResults& results, Queue queue) override;
+  void finalize(const Partials& partials, const Options& options, const RowResults& results, Queue queue) override;
   void reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) override;
-  void gradient(const Batch& batch, const GradientTask& task, Queue queue) override;
+  void gradient(const Batch& batch, const Options& options, const GradientTask& task, Queue queue) override;
 };
 
 }  // namespace tpce

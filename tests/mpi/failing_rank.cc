@@ -62,14 +62,16 @@ class FailingBackend final : public tpce::Backend {
   void merge(const tpce::Partials& into, const tpce::Partials& from, tpce::Queue queue) override {
     scalar_.merge(into, from, queue);
   }
-  void finalize(const tpce::Partials& partials, const tpce::RowResults& results, tpce::Queue queue) override {
-    scalar_.finalize(partials, results, queue);
+  void finalize(const tpce::Partials& partials, const tpce::Options& options, const tpce::RowResults& results,
+                tpce::Queue queue) override {
+    scalar_.finalize(partials, options, results, queue);
   }
   void reduce(const tpce::RowResults& results, std::int64_t first_row, tpce::LossSum& sum, tpce::Queue queue) override {
     scalar_.reduce(results, first_row, sum, queue);
   }
-  void gradient(const tpce::Batch& batch, const tpce::GradientTask& task, tpce::Queue queue) override {
-    scalar_.gradient(batch, task, queue);
+  void gradient(const tpce::Batch& batch, const tpce::Options& options, const tpce::GradientTask& task,
+                tpce::Queue queue) override {
+    scalar_.gradient(batch, options, task, queue);
   }
 
  private:

@@ -212,9 +212,9 @@ class OnlyFloat final : public Backend {
   }
   void partials(const Batch&, const Options&, RowRange, const Partials&, Queue) override {}
   void merge(const Partials&, const Partials&, Queue) override {}
-  void finalize(const Partials&, const RowResults&, Queue) override {}
+  void finalize(const Partials&, const Options&, const RowResults&, Queue) override {}
   void reduce(const RowResults&, std::int64_t, LossSum&, Queue) override {}
-  void gradient(const Batch&, const GradientTask&, Queue) override {}
+  void gradient(const Batch&, const Options&, const GradientTask&, Queue) override {}
 };
 
 TEST_F(Checks, GradientDtype) {

@@ -414,7 +414,7 @@ TEST(CrossEntropy, RefusesFp64AndNamesTheWaysOn) {
   EXPECT_NE(message.find("fp64, multiprecision or certified reference"), std::string::npos) << message;
 }
 
-// Delegates to the scalar backend and counts what is allocated.
+// Delegates to the scalar backend; keeps what is allocated and what options it is given.
 class CountingBackend final : public Backend {
  public:
   std::string_view name() const override { return "counting"; }
@@ -427,21 +427,43 @@ class CountingBackend final : public Backend {
     scalar_.partials(batch, options, rows, into, queue);
   }
   void merge(const Partials& into, const Partials& from, Queue queue) override { scalar_.merge(into, from, queue); }
-  void finalize(const Partials& partials, const RowResults& results, Queue queue) override {
-    scalar_.finalize(partials, results, queue);
+  void finalize(const Partials& partials, const Options& options, const RowResults& results, Queue queue) override {
+    seen.push_back(options);
+    scalar_.finalize(partials, options, results, queue);
   }
   void reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) override {
     scalar_.reduce(results, first_row, sum, queue);
   }
-  void gradient(const Batch& batch, const GradientTask& task, Queue queue) override {
-    scalar_.gradient(batch, task, queue);
+  void gradient(const Batch& batch, const Options& options, const GradientTask& task, Queue queue) override {
+    seen.push_back(options);
+    scalar_.gradient(batch, options, task, queue);
   }
 
   mutable std::vector<std::size_t> allocated;
+  std::vector<Options> seen;  // by finalize() and gradient()
 
  private:
   ScalarBackend scalar_;
 };
+
+// An option that joins later may change a loss, a gradient, or both.
+TEST(CrossEntropy, EveryStepOfABackendSeesTheOptions) {
+  Problem<float> problem = random_problem(4, 9, 2);
+  const Batch batch = problem.batch();
+  std::vector<float> gradient(4 * 9);
+  const std::vector<Matrix> gradients = gradient_matrices(batch, gradient);
+  const Options options{.ignore_index = 7, .reduction = Reduction::kSum};
+  CountingBackend backend;
+  SelfCommunicator self;
+  const Runtime runtime{backend, self, 2};
+  Forward forward = cross_entropy_forward(batch, options, {}, runtime);
+  EXPECT_EQ(backend.seen.size(), 2u);  // chunks
+  cross_entropy_backward(forward.saved, {}, gradients, runtime);
+  EXPECT_EQ(backend.seen.size(), 3u);
+  cross_entropy_forward_backward(batch, options, {.gradients = gradients}, runtime);
+  EXPECT_EQ(backend.seen.size(), 7u);
+  for (const Options& seen : backend.seen) EXPECT_EQ(seen.ignore_index, 7);
+}
 
 // Beside 32 bytes a row for backward, memory does not grow with T.
 TEST(CrossEntropy, MemoryBesideTheSavedRowsIsThatOfTwoChunks) {

@@ -97,13 +97,13 @@ TEST(ScalarBackend, GradientOfRowRanges) {
   backend.partials(batch, {}, {0, 9}, partials.planes, {});
   std::vector<SavedRow> saved(9);
   std::vector<float> nll(9), gradient(9 * 11);
-  backend.finalize(partials.planes, {.rows = 9, .saved = saved.data(), .nll = nll.data()}, {});
+  backend.finalize(partials.planes, {}, {.rows = 9, .saved = saved.data(), .nll = nll.data()}, {});
   EXPECT_EQ(nll, expected.nll);
   const std::vector<Matrix> gradients = testing::gradient_matrices(batch, gradient);
   BinnedSum squares;
   for (const RowRange rows : {RowRange{5, 4}, RowRange{0, 2}, RowRange{2, 3}}) {
     backend.gradient(
-        batch,
+        batch, {},
         {.rows = rows, .saved = saved.data() + rows.first, .upstream = {}, .gradients = gradients, .squares = &squares},
         {});
   }
