@@ -76,6 +76,8 @@ RankView view_of(const Batch& batch, const Options& options, const Runtime& runt
     view.error = error.what();
     return view;
   }
+  // Named one by one, so that an option which joins does not compile until it is checked too.
+  const auto& [ignore_index, reduction, empty_mean, non_finite_row] = options;
   view.fields = {batch.rows(),
                  digest_of(batch.labels),
                  batch.vocab,
@@ -83,10 +85,10 @@ RankView view_of(const Batch& batch, const Options& options, const Runtime& runt
                  batch.plan.tp(),
                  digest_of(batch.plan),
                  runtime.rows_per_chunk,
-                 options.ignore_index,
-                 static_cast<std::int64_t>(options.reduction),
-                 static_cast<std::int64_t>(options.empty_mean),
-                 static_cast<std::int64_t>(options.non_finite_row)};
+                 ignore_index,
+                 static_cast<std::int64_t>(reduction),
+                 static_cast<std::int64_t>(empty_mean),
+                 static_cast<std::int64_t>(non_finite_row)};
   for (const Shard& shard : batch.shards) view.shards.push_back(shard.index);
   return view;
 }
