@@ -193,7 +193,7 @@ CanonicalForward canonical_forward(const Problem& problem, const Options& option
 
 Evaluation evaluate_canonical(const Problem& problem, const Request& request, const GradientSink* sink) {
   const Options& options = request.options;
-  const std::unique_ptr<Backend> backend = make_backend(request.choice.backend);
+  const std::unique_ptr<Backend> backend = make_backend(request.choice.backend, request.threads);
   const Runtime runtime{.backend = *backend, .communicator = ranks()};
   Progress progress("loss", 2 * problem.rows());
   CanonicalForward forward = canonical_forward(problem, options, runtime, progress);
@@ -220,9 +220,11 @@ Evaluation evaluate_canonical(const Problem& problem, const Request& request, co
 }
 
 // The fp32 losses that the canonical method gives the rows, where it takes the logits; else nothing.
-std::vector<float> canonical_nll(const Problem& problem, Options options) {
+std::vector<float> canonical_nll(const Problem& problem, const Request& request) {
   if (problem.dtype() == DType::kFloat64) return {};
-  const std::unique_ptr<Backend> backend = make_backend(choose_method("canonical", std::nullopt).backend);
+  const std::string name = choose_method("canonical", std::nullopt).backend;
+  const std::unique_ptr<Backend> backend = make_backend(name, request.threads);
+  Options options = request.options;
   options.non_finite_row = NonFiniteRow::kNan;
   SelfCommunicator self;
   Progress progress("canonical loss", problem.rows());
@@ -248,9 +250,10 @@ Evaluation evaluate_simulated(const Problem& problem, const MethodInfo& method, 
           .gradient_norm = output.grad_norm};
 }
 
-Evaluation evaluate_reference(const Problem& problem, const MethodInfo& method, const Options& options,
-                              const GradientSink* sink) {
-  const reference::Method precision{.precision = reference::precision_from_name(method.name)};
+Evaluation evaluate_reference(const Problem& problem, const Request& request, const GradientSink* sink) {
+  const Options& options = request.options;
+  const reference::Method precision{.precision = reference::precision_from_name(request.choice.method.name),
+                                    .threads = request.threads};
   const auto whole = problem.whole();
   const reference::Upstream upstream = reference::upstream_of_reduction(whole->labels, options);
   const reference::Evaluation truth = [&] {
@@ -314,11 +317,10 @@ std::int64_t count_collapsed(const std::vector<float>& nll, const std::vector<fl
 Evaluation evaluate_alone(const io::LogitsFile& file, const Request& request, const GradientSink* sink) {
   const SelfCommunicator self;
   const Problem problem(file, request, self);
-  const MethodInfo& method = request.choice.method;
   Evaluation evaluation = request.choice.backend == "simulator"
-                              ? evaluate_simulated(problem, method, request.options, sink)
-                              : evaluate_reference(problem, method, request.options, sink);
-  evaluation.collapsed_rows = count_collapsed(evaluation.nll, canonical_nll(problem, request.options));
+                              ? evaluate_simulated(problem, request.choice.method, request.options, sink)
+                              : evaluate_reference(problem, request, sink);
+  evaluation.collapsed_rows = count_collapsed(evaluation.nll, canonical_nll(problem, request));
   evaluation.tp = problem.plan().tp();
   evaluation.vocab = problem.vocab();
   return evaluation;

@@ -19,6 +19,7 @@ struct Request {
   std::vector<std::int64_t> shards;   // widths; where there are any, tp is not used
   std::optional<std::int64_t> vocab;  // default: every column
   bool cast_to_fp32 = false;          // fp64 logits are rounded to fp32 first
+  int threads = 0;                    // 0: as many as there are
   Options options;
 };
 

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gmp.h>
+#include <hwy/highway.h>
 #include <mpfi.h>
 #include <mpfr.h>
 #include <openssl/crypto.h>
+#include <tbb/version.h>
 
 #include <array>
 #include <boost/version.hpp>
@@ -14,6 +16,7 @@
 #include <sstream>
 #include <thread>
 
+#include "simd/kernels.h"
 #include "tools/build_info.h"
 #include "tools/command.h"
 #include "tools/fingerprint.h"
@@ -28,6 +31,8 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   tpce info
   tpce info --json
+  TPCE_TARGET=AVX2 tpce loss capture.safetensors
+      forces one of the targets that info lists: the same bits, slower or faster
   tpce info --fingerprint
       the hash of a fixed suite of losses and gradients: equal on every machine, compiler and backend)";
 
@@ -80,6 +85,8 @@ std::vector<Library> libraries() {
           {"nlohmann-json", fmt::format("{}.{}.{}", NLOHMANN_JSON_VERSION_MAJOR, NLOHMANN_JSON_VERSION_MINOR,
                                         NLOHMANN_JSON_VERSION_PATCH)},
           {"OpenSSL", OpenSSL_version(OPENSSL_VERSION_STRING)},
+          {"Highway", fmt::format("{}.{}.{}", HWY_MAJOR, HWY_MINOR, HWY_PATCH)},
+          {"oneTBB", TBB_runtime_version()},
           {"Boost", fmt::format("{}.{}.{}", BOOST_VERSION / 100000, BOOST_VERSION / 100 % 1000, BOOST_VERSION % 100)},
           {"GMP", gmp_version},
           {"MPFR", mpfr_get_version()},
@@ -98,6 +105,9 @@ nlohmann::ordered_json to_json(const Cpu& cpu) {
     entry["summary"] = backend.summary;
     json["backends"].push_back(std::move(entry));
   }
+  for (const simd::Target& target : simd::targets()) {
+    json["targets"].push_back({{"name", target.name}, {"supported", target.supported}});
+  }
   for (const MethodInfo& method : methods()) {
     json["methods"].push_back({{"name", method.name}, {"backends", method.backends}, {"summary", method.summary}});
   }
@@ -113,6 +123,10 @@ std::string to_text(const Cpu& cpu) {
   for (const BackendInfo& backend : backends()) {
     text += fmt::format("  {:<25} {}{}\n", backend.name, backend.summary,
                         backend.missing.empty() ? "" : ": missing, " + backend.missing);
+  }
+  text += "\ntargets of simd, the best first; TPCE_TARGET forces one\n";
+  for (const simd::Target& target : simd::targets()) {
+    text += fmt::format("  {:<25} {}\n", target.name, target.supported ? "runs here" : "not on this processor");
   }
   text += "\nmethods\n";
   for (const MethodInfo& method : methods()) {

@@ -44,7 +44,8 @@ struct MethodChoice {
 // backend reference alone means certified. Throws std::invalid_argument that lists what would do.
 MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend);
 
-// A backend of the canonical method. Throws std::invalid_argument for any other name.
-std::unique_ptr<Backend> make_backend(std::string_view name);
+// A backend of the canonical method; threads as SimdOptions has them, for a backend that uses any. Throws
+// std::invalid_argument for any other name.
+std::unique_ptr<Backend> make_backend(std::string_view name, int threads = 0);
 
 }  // namespace tpce::tools

@@ -14,6 +14,13 @@
 
 namespace tpce::tools {
 
+namespace {
+
+// What each user of threads allows.
+constexpr std::int64_t kMaxThreads = 1024;
+
+}  // namespace
+
 std::string whole_number(const std::string& text) {
   std::int64_t value = 0;
   const char* end = text.data() + text.size();
@@ -91,6 +98,9 @@ void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
       ->excludes(tp);
   command.add_option("--backend", backend, "what computes; unless given, the fastest that runs the method")
       ->type_name(fmt::format("{}", fmt::join(built_backend_names(), "|")));
+  command.add_option("--threads", threads_, "threads of each process, or 0: as many as it may use")
+      ->type_name("N")
+      ->transform(whole_number);
   if (with_method) {
     command.add_option("--method", method, "the loss; canonical unless given, certified with --backend reference")
         ->type_name(fmt::format("{}", fmt::join(method_names(), "|")));
@@ -110,12 +120,16 @@ io::LogitsRequest ProblemOptions::input(const std::vector<std::string>& files, s
 }
 
 Request ProblemOptions::request(const std::string& default_method) const {
+  if (threads_ < 0 || threads_ > kMaxThreads) {
+    throw std::invalid_argument(fmt::format("threads: got {}, expected 0..{}", threads_, kMaxThreads));
+  }
   const std::optional<std::string> chosen = method || default_method.empty() ? method : std::optional(default_method);
   Request request{.choice = choose_method(chosen, backend),
                   .tp = 1,
                   .shards = shards_ ? parse_widths(*shards_) : std::vector<std::int64_t>(),
                   .vocab = vocab_,
                   .cast_to_fp32 = cast_.has_value(),
+                  .threads = static_cast<int>(threads_),
                   .options = options};
   if (request.choice.method.name == "canonical") request.tp = ranks().size();
   request.tp = tp_.value_or(request.tp);

@@ -26,7 +26,7 @@ class ProblemOptions {
   // How the file is read, and what the loss is: --labels, --tensor, --label-tensor, --dtype, --cast, --vocab,
   // --ignore-index, --reduction, --empty-mean, --non-finite.
   void add_problem_to(CLI::App& command);
-  // What computes it: --tp, --shards, --backend and, where the caller does not know it already, --method.
+  // What computes it: --tp, --shards, --backend, --threads and, where the caller does not know it already, --method.
   void add_runtime_to(CLI::App& command, bool with_method);
 
   // Each throws std::invalid_argument for names that are not known.
@@ -53,6 +53,7 @@ class ProblemOptions {
   std::string non_finite_ = "nan";
   std::optional<std::int64_t> tp_;
   std::optional<std::string> shards_;
+  std::int64_t threads_ = 0;
 };
 
 }  // namespace tpce::tools

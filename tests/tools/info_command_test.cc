@@ -1,6 +1,7 @@
 // tpce info.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/run_program.h"
@@ -36,7 +37,47 @@ TEST(InfoCommand, JsonSaysWhyABackendIsMissing) {
   }
   EXPECT_EQ(json.at("methods").at(0).at("name"), "canonical");
   EXPECT_FALSE(json.at("build").at("compiler").get<std::string>().empty());
-  EXPECT_GT(json.at("libraries").size(), 5u);
+  for (const char* library : {"Highway", "oneTBB", "MPFR", "MPFI", "MPI"}) {
+    EXPECT_TRUE(json.at("libraries").contains(library)) << library;
+  }
+}
+
+TEST(InfoCommand, ListsTheTargetsOfSimd) {
+  const TemporaryDirectory directory;
+  const auto json = nlohmann::json::parse(run(directory, {"info", "--json"}).out);
+  const auto& targets = json.at("targets");
+  ASSERT_FALSE(targets.empty());
+  EXPECT_EQ(targets.back().at("name"), "portable");
+  EXPECT_TRUE(targets.back().at("supported").get<bool>());
+}
+
+// Sets a variable of the environment for a scope.
+class Environment {
+ public:
+  Environment(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Environment() { unsetenv(name_); }
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+
+ private:
+  const char* name_;
+};
+
+TEST(InfoCommand, ATargetIsForcedOrRefused) {
+  const TemporaryDirectory directory;
+  {
+    const Environment forced("TPCE_TARGET", "portable");
+    const Output output = run(directory, {"info", "--fingerprint"});
+    EXPECT_EQ(output.out, read_text(TPCE_TEST_DATA "/fingerprint.txt")) << output.err;
+    EXPECT_NE(run(directory, {"info"}).out.find("(portable)"), std::string::npos);
+  }
+  const Environment wrong("TPCE_TARGET", "AVX9");
+  const Output refused = run(directory, {"info", "--fingerprint"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.out, "");
+  EXPECT_EQ(refused.err.find("tpce: error: backend: simd is missing: target: got 'AVX9', expected one"), 0u)
+      << refused.err;
+  EXPECT_EQ(run(directory, {"info", "--fingerprint", "--backend", "scalar"}).exit_code, 0);
 }
 
 // The committed hash is what ties all builds together: clang and g++, and later every backend.

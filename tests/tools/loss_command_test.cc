@@ -84,6 +84,8 @@ TEST(LossCommand, EqualsTheLibraryForAnyShards) {
                                                    {"--tp", "8"},
                                                    {"--tp", "67"},
                                                    {"--tp", "100"},
+                                                   {"--threads", "1"},
+                                                   {"--threads", "5", "--tp", "3"},
                                                    {"--backend", "scalar"},
                                                    {"--shards", "1,0,60,6"}};
   for (const auto& cut : cuts) {

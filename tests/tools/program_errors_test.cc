@@ -166,6 +166,8 @@ TEST(ProgramErrors, OptionsThatDoNotFit) {
       {{"--shards", ""}, "shards"},
       {{"--shards", "1,-1,3"}, "-1"},
       {{"--shards", "1,2", "--tp", "2"}, "--tp"},
+      {{"--threads", "-1"}, "threads: got -1, expected 0..1024"},
+      {{"--threads", "1025"}, "threads: got 1025, expected 0..1024"},
       {{"--vocab", "4"}, "vocab: got 4"},
       {{"--vocab", "0"}, "vocab: got 0"},
       {{"--vocab", "1"}, "row 1"},
