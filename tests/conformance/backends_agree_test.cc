@@ -55,6 +55,7 @@ struct Problem {
   std::int64_t stride = 1;
   std::int64_t tp = 1;
   std::int64_t offset = 0;  // elements before the first row: every alignment is taken
+  std::int64_t rows_per_chunk = 2;
   std::vector<T> logits;
   std::vector<std::int64_t> labels;
   std::vector<float> upstream;
@@ -65,12 +66,12 @@ struct Problem {
 enum class Values { kNormal, kWide, kFar, kMasked, kNotFinite, kHuge, kEqual, kDenormal };
 
 template <class T>
-Problem<T> random_problem(std::mt19937_64& random, std::int64_t max_columns) {
+Problem<T> random_problem(std::mt19937_64& random, std::int64_t max_rows, std::int64_t max_columns) {
   const auto below = [&](std::int64_t n) {
     return static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(n));
   };
   Problem<T> problem;
-  problem.rows = 1 + below(5);
+  problem.rows = 1 + below(max_rows);
   problem.columns = 1 + below(max_columns);
   problem.vocab = below(3) == 0 ? 1 + below(problem.columns) : problem.columns;
   problem.stride = problem.columns + below(20);
@@ -98,6 +99,14 @@ Problem<T> random_problem(std::mt19937_64& random, std::int64_t max_columns) {
   for (std::int64_t i = 0; i < problem.rows; ++i) {
     problem.labels.push_back(below(8) == 0 ? -100 : below(problem.vocab));
     problem.upstream.push_back(scales[static_cast<std::size_t>(below(static_cast<std::int64_t>(scales.size())))]);
+  }
+  // Targets that lead, or lie outside of what the others are.
+  const std::vector<float> leads{30.0f, 1e4f, 7e4f, 3e9f, 1e30f, -7e4f, -1e30f};
+  for (std::int64_t i = 0; i < problem.rows && below(2) == 0; ++i) {
+    const std::int64_t label = problem.labels[static_cast<std::size_t>(i)];
+    if (label < 0) continue;
+    T& logit = problem.logits[static_cast<std::size_t>(problem.offset + i * problem.stride + label)];
+    round_to(leads[static_cast<std::size_t>(below(static_cast<std::int64_t>(leads.size())))], &logit);
   }
   return problem;
 }
@@ -134,7 +143,7 @@ Outcome run(Problem<T> problem, Backend& backend, Reduction reduction, bool in_p
   outcome.lse.resize(rows);
   outcome.nll_fp64.resize(rows);
   SelfCommunicator self;
-  const Runtime runtime{backend, self, 2};
+  const Runtime runtime{backend, self, problem.rows_per_chunk};
   const Batch batch{plan, shards, Labels(problem.labels.data(), problem.rows), problem.vocab};
   Options options;
   options.reduction = reduction;
@@ -199,7 +208,7 @@ class BackendConformance : public testing::TestWithParam<Candidate> {
     const std::unique_ptr<Backend> backend = GetParam().make();
     std::mt19937_64 random(seed);
     for (int i = 0; i < problems && !HasFailure(); ++i) {
-      const Problem<T> problem = random_problem<T>(random, max_columns);
+      const Problem<T> problem = random_problem<T>(random, 5, max_columns);
       compare<T, T>(problem, *backend, Reduction::kNone, true);
       compare<T, T>(problem, *backend, Reduction::kMean, false);
       compare<T, float>(problem, *backend, Reduction::kNone, false);
@@ -209,6 +218,56 @@ class BackendConformance : public testing::TestWithParam<Candidate> {
     }
   }
 };
+
+// Enough rows in a chunk that every thread has whole ones, which it fuses.
+TEST_P(BackendConformance, ManyRows) {
+  const std::unique_ptr<Backend> backend = GetParam().make();
+  std::mt19937_64 random(7);
+  for (int i = 0; i < 12 && !HasFailure(); ++i) {
+    Problem<BFloat16> problem = random_problem<BFloat16>(random, 60, 3000);
+    problem.rows_per_chunk = 1024;
+    compare<BFloat16, BFloat16>(problem, *backend, Reduction::kNone, true);
+    compare<BFloat16, float>(problem, *backend, Reduction::kMean, false);
+  }
+}
+
+// Shards of one batch need not have one type.
+TEST_P(BackendConformance, ShardsOfDifferentTypes) {
+  constexpr std::int64_t kRows = 30, kWidth = 1500, kShards = 5;
+  std::mt19937_64 random(8);
+  std::normal_distribution<float> normal(0, 4);
+  std::vector<float> wide(kRows * kWidth), far(kRows * kWidth);
+  std::vector<BFloat16> bf16(kRows * kWidth);
+  std::vector<Float16> fp16(kRows * kWidth);
+  for (std::size_t j = 0; j < wide.size(); ++j) {
+    wide[j] = normal(random);
+    far[j] = normal(random) + (j / kWidth % 3 == 0 ? 70000.0f : 0.0f);  // of which every third row takes the definition
+    round_to(normal(random), &bf16[j]);
+    round_to(normal(random), &fp16[j]);
+  }
+  std::vector<std::int64_t> labels(kRows);
+  for (std::int64_t& label : labels) label = static_cast<std::int64_t>(random() % (kShards * kWidth));
+  const ShardPlan plan = ShardPlan::even(kShards * kWidth, kShards);
+  const std::vector<Shard> shards{{matrix_of<const float>(far.data(), kRows, kWidth), 0},
+                                  {matrix_of<const float>(wide.data(), kRows, kWidth), 1},
+                                  {matrix_of<const BFloat16>(bf16.data(), kRows, kWidth), 2},
+                                  {matrix_of<const BFloat16>(bf16.data(), kRows, kWidth), 3},
+                                  {matrix_of<const Float16>(fp16.data(), kRows, kWidth), 4}};
+  const Batch batch{plan, shards, Labels(labels.data(), kRows), plan.columns()};
+  SelfCommunicator self;
+  const auto gradient_of = [&](Backend& backend) {
+    std::vector<std::uint64_t> memory(kShards * kRows * kWidth / 2, 0);
+    std::vector<Matrix> gradients;
+    for (const Shard& shard : shards) {
+      auto* first = reinterpret_cast<unsigned char*>(memory.data()) + shard.index * kRows * kWidth * 4;
+      gradients.push_back({first, shard.logits.dtype, kRows, kWidth, kWidth, {}});
+    }
+    cross_entropy_forward_backward(batch, {}, {.gradients = gradients}, {backend, self});
+    return memory;
+  };
+  ScalarBackend scalar;
+  EXPECT_TRUE(gradient_of(*GetParam().make()) == gradient_of(scalar));
+}
 
 // Narrow rows reach every tail length; wide ones several blocks, the flush of lanes, and rows cut over threads.
 TEST_P(BackendConformance, NarrowRowsFp32) { compare_random<float>(1, 60, 70); }

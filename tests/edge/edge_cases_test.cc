@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "reference/evaluate.h"
+#include "simd/simd_backend.h"
 #include "tests/support/problem.h"
 #include "tests/support/sparse_memory.h"
 #include "tests/support/ulp.h"
@@ -22,11 +23,19 @@ using testing::normal_logits;
 using testing::Outcome;
 using testing::Problem;
 using testing::refusal;
-using testing::run;
 using testing::ulps_between;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+// By the scalar backend; the simd one must agree.
+Outcome run(const Batch& batch, testing::RunOptions how = {}) {
+  static simd::SimdBackend simd;
+  const Outcome outcome = testing::run(batch, how);
+  how.backend = &simd;
+  EXPECT_TRUE(testing::same_bits(testing::run(batch, how), outcome));
+  return outcome;
+}
 
 // Bounds of docs/accuracy.md, section 3, for fewer than 2^18 classes; V * 2^-21.49 is then below 0.1.
 constexpr double kLossBound = 2.1 + 0.1;
@@ -136,11 +145,7 @@ TEST(EdgeCases, pytorch_111484_trl_7266_huge_tensors) {
   std::mt19937_64 random(71);
   const std::vector<float> wide = normal_logits(random, kRows * kVocab, 5.0);
   std::vector<std::int64_t> labels;
-  for (std::int64_t i = 0; i < kRows; ++i) {
-    for (std::int64_t j = 0; j < kVocab; ++j)
-      round_to(wide[static_cast<std::size_t>(i * kVocab + j)], &huge[i * kStride + j]);
-    labels.push_back(97 * i);
-  }
+  for (std::int64_t i = 0; i < kRows; ++i) labels.push_back(97 * i);
   Problem<BFloat16> small(testing::rounded<BFloat16>(std::span<const float>(wide)), labels, ShardPlan::even(kVocab, 2));
 
   const ShardPlan plan = ShardPlan::even(kVocab, 2);
@@ -151,21 +156,28 @@ TEST(EdgeCases, pytorch_111484_trl_7266_huge_tensors) {
     gradients.push_back(logits.column_range(plan.first_class(s), plan.width(s)));
     shards.push_back({gradients.back(), s});
   }
-  ScalarBackend backend;
-  SelfCommunicator self;
-  std::vector<float> nll(kRows);
-  Forward forward = cross_entropy_forward({plan, shards, Labels(labels.data(), kRows), kVocab}, {}, {.nll = nll.data()},
-                                          {backend, self});
   const Outcome expected = run(small.batch());
-  EXPECT_EQ(nll, expected.nll);
-  EXPECT_EQ(forward.loss.value_fp64, expected.loss.value_fp64);
-  cross_entropy_backward(forward.saved, {}, gradients, {backend, self});  // in place
-  for (std::int64_t i = 0; i < kRows; ++i) {
-    for (std::int64_t j = 0; j < kVocab; ++j) {
-      BFloat16 want;
-      round_to(expected.gradient[static_cast<std::size_t>(i * kVocab + j)], &want);
-      ASSERT_EQ(huge[i * kStride + j].bits, want.bits) << i << ' ' << j;
+  const auto for_each_element = [&](auto visit) {
+    for (std::int64_t i = 0; i < kRows; ++i) {
+      for (std::int64_t j = 0; j < kVocab; ++j) visit(static_cast<std::size_t>(i * kVocab + j), huge[i * kStride + j]);
     }
+  };
+  ScalarBackend scalar;
+  simd::SimdBackend simd;
+  for (Backend* backend : {static_cast<Backend*>(&scalar), static_cast<Backend*>(&simd)}) {
+    for_each_element([&](std::size_t at, BFloat16& logit) { round_to(wide[at], &logit); });
+    SelfCommunicator self;
+    std::vector<float> nll(kRows);
+    Forward forward = cross_entropy_forward({plan, shards, Labels(labels.data(), kRows), kVocab}, {},
+                                            {.nll = nll.data()}, {*backend, self});
+    EXPECT_EQ(nll, expected.nll);
+    EXPECT_EQ(forward.loss.value_fp64, expected.loss.value_fp64);
+    cross_entropy_backward(forward.saved, {}, gradients, {*backend, self});  // in place
+    for_each_element([&](std::size_t at, const BFloat16& gradient) {
+      BFloat16 want;
+      round_to(expected.gradient[at], &want);
+      ASSERT_EQ(gradient.bits, want.bits) << backend->name() << ' ' << at;
+    });
   }
 }
 

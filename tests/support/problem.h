@@ -81,13 +81,14 @@ struct RunOptions {
   Options options = {};
   Upstream upstream = {};
   std::int64_t rows_per_chunk = 1024;
+  Backend* backend = nullptr;  // null: the scalar one
 };
 
-// By the scalar backend, in one process.
+// In one process.
 inline Outcome run(const Batch& batch, const RunOptions& how = {}) {
-  ScalarBackend backend;
+  ScalarBackend scalar;
   SelfCommunicator self;
-  const Runtime runtime{backend, self, how.rows_per_chunk};
+  const Runtime runtime{how.backend != nullptr ? *how.backend : scalar, self, how.rows_per_chunk};
   const auto rows = static_cast<std::size_t>(batch.rows());
   Outcome result;
   result.nll.assign(rows, -1.0f);
