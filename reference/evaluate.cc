@@ -93,6 +93,10 @@ struct OpenRow {
                                     (std::isnan(logits[i]) ? "NaN" : "+inf") + " at class " + std::to_string(i) +
                                     ", expected finite values or -inf");
       }
+      if (*std::max_element(logits.begin(), logits.end()) == -infinity) {
+        throw std::invalid_argument("logits: row " + std::to_string(row) +
+                                    " has nothing above -inf, expected a finite value");
+      }
     }
     std::vector<double> others = logits;
     others.erase(others.begin() + label);

@@ -46,7 +46,7 @@ struct Evaluation {
 // Rows are spread over method.threads workers; results do not depend on how many.
 // Throws std::invalid_argument that names the argument, the row and the value: what check(batch, options) and
 // check(method) refuse, per_row of a wrong length, and, with NonFiniteRow::kError, the first row that holds NaN or
-// +inf.
+// +inf, or nothing above -inf.
 // row_done is called after each row, by any worker, never by two at a time.
 Evaluation evaluate(const Inputs& inputs, const Method& method, const std::function<void()>& row_done = {});
 

@@ -84,7 +84,8 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
   command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored")->type_name("nan|zero");
   command
       .add_option("--non-finite", non_finite_,
-                  "what a row with NaN or +inf does: its loss and gradient are NaN, or the program stops and names it")
+                  "what a row with NaN or +inf, or nothing above -inf, does: its loss and gradient are NaN, or the "
+                  "program names it and stops")
       ->type_name("nan|error");
 }
 

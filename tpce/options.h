@@ -18,7 +18,7 @@ enum class EmptyMean : std::uint8_t {
   kZero,  // a training step on padding alone adds nothing
 };
 
-// A row that holds NaN or +inf, its target included.
+// A row that has no loss: it holds NaN or +inf, its target included, or nothing above -inf.
 enum class NonFiniteRow : std::uint8_t {
   kNan,    // loss and gradients of the row are NaN
   kError,  // std::invalid_argument that names the row

@@ -162,6 +162,18 @@ TEST_P(EveryPrecision, NonFiniteRowsAreErrorsWhenAskedFor) {
   }
 }
 
+TEST_P(EveryPrecision, RowsWithNothingAboveMinusInfinityAreNamedToo) {
+  Case c{2, {0, 1, -kInfinity, -kInfinity}, {0, 1}, {}};
+  EXPECT_TRUE(std::isnan(c.evaluate(method()).rows[1].loss.fp64));
+  c.options.non_finite_row = NonFiniteRow::kError;
+  try {
+    (void)c.evaluate(method());
+    FAIL() << "accepted";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "logits: row 1 has nothing above -inf, expected a finite value");
+  }
+}
+
 TEST_P(EveryPrecision, PaddingCarriesNoMassAndHasNoGradient) {
   Case c{4, {0, 0, 50, kNan}, {1}, {}, 2};
   const Evaluation evaluation = c.evaluate(method());
