@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -26,6 +27,12 @@ void check_matrix(const std::string& what, const BasicMatrix<Void>& matrix, std:
   }
   if (matrix.row_stride < cols) {
     fail(what + ": row_stride is " + text(matrix.row_stride) + ", expected at least the width, " + text(cols));
+  }
+  // Offsets in bytes are int64.
+  const auto size = static_cast<std::int64_t>(size_of(matrix.dtype));
+  if (rows > 0 && matrix.row_stride > std::numeric_limits<std::int64_t>::max() / size / rows) {
+    fail(what + ": row_stride is " + text(matrix.row_stride) + ", with which " + text(rows) +
+         " rows exceed 2^63 - 1 bytes");
   }
   if (matrix.data == nullptr && rows > 0 && cols > 0) fail(what + ": data is null");
   const auto address = reinterpret_cast<std::uintptr_t>(matrix.data);

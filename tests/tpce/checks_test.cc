@@ -57,6 +57,9 @@ TEST_F(Checks, Stride) {
   EXPECT_EQ(batch_refusal(), "logits of shard 0: row_stride is 2, expected at least the width, 3");
   shard(0).logits.row_stride = -8;
   EXPECT_EQ(batch_refusal(), "logits of shard 0: row_stride is -8, expected at least the width, 3");
+  shard(0).logits.row_stride = std::int64_t{1} << 60;  // 3 rows of it in fp32 are 3 * 2^62 bytes
+  EXPECT_EQ(batch_refusal(),
+            "logits of shard 0: row_stride is 1152921504606846976, with which 3 rows exceed 2^63 - 1 bytes");
 }
 
 TEST_F(Checks, NullAndUnalignedData) {
