@@ -21,6 +21,26 @@
 HWY_BEFORE_NAMESPACE();
 namespace tpce::simd::HWY_NAMESPACE {
 
+// Calls body(vector, vector) on all elements [0, count), in any order, and on -inf in the lanes beyond them.
+template <class T, class Body>
+HWY_INLINE void ForEachPair(const T* p, std::int64_t count, Body&& body) {
+  const D d;
+  VF x0;
+  VF x1;
+  std::int64_t j = 0;
+  for (; j + PairLanes() <= count; j += PairLanes()) {
+    LoadPair(d, p + j, x0, x1);
+    body(x0, x1);
+  }
+  if (j < count) {
+    HWY_ALIGN T tail[2 * HWY_MAX_BYTES / sizeof(float)];
+    std::fill(tail, tail + PairLanes(), MinusInfinity<T>());
+    std::copy(p + j, p + count, tail);
+    LoadPair(d, tail, x0, x1);
+    body(x0, x1);
+  }
+}
+
 // sum(exp(x - max)).
 template <class T>
 HWY_INLINE float PlainSum(const T* p, std::int64_t count, float max) {

@@ -7,10 +7,12 @@
 #define TPCE_SIMD_KERNELS_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "simd/kernels.h"
 #include "tpce/register_form.h"
@@ -104,47 +106,110 @@ HWY_INLINE std::int32_t BinOf(float logit) {
   return bin_of_exponent(static_cast<std::int32_t>(hn::GetLane(hn::Sub(t, magic))));
 }
 
-// The smallest element of [0, count); NaN may be passed over.
+// Elements of a pair of vectors, the step in which logits are walked.
+HWY_INLINE std::int64_t PairLanes() { return 2 * static_cast<std::int64_t>(hn::Lanes(D())); }
+
+HWY_INLINE std::int64_t WholePairs(std::int64_t count) { return (count + PairLanes() - 1) / PairLanes() * PairLanes(); }
+
+// The pair of vectors at p, in any order: a 32-bit lane holds two bf16, of which a shift widens one and a mask the
+// other.
+template <class T>
+HWY_INLINE void LoadPair(D d, const T* p, VF& x0, VF& x1) {
+  if constexpr (std::is_same_v<T, BFloat16>) {
+    const DU du;
+    const VU pair = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(p));
+    x0 = hn::BitCast(d, hn::ShiftLeft<16>(pair));
+    x1 = hn::BitCast(d, hn::And(pair, hn::Set(du, 0xffff0000u)));
+  } else {
+    x0 = LoadWide(d, p);
+    x1 = LoadWide(d, p + hn::Lanes(d));
+  }
+}
+
+// Asks for the memory of a pair that will be walked later; an address beyond the row does no harm.
+template <class T>
+HWY_INLINE void PrefetchPair(const T* p) {
+  constexpr std::int64_t kLine = 64;
+  const auto* bytes = reinterpret_cast<const char*>(p);
+  const auto size = PairLanes() * static_cast<std::int64_t>(sizeof(T));
+  for (std::int64_t i = 0; i < size; i += kLine) hwy::Prefetch(bytes + i);
+}
+
+// What is asked of a block before its exponentials are made. As integers, floats of one sign are ordered by magnitude:
+// the largest signed integer is the block's maximum where any element is not negative, and the largest unsigned one its
+// minimum where any is negative. NaN of either sign is beyond the infinity of that sign.
+template <class T>
+struct Scan {
+  using Unsigned = std::conditional_t<sizeof(T) == 4, std::uint32_t, std::uint16_t>;
+  using Signed = std::make_signed_t<Unsigned>;
+  static constexpr Unsigned kSign = Unsigned{1} << (8 * sizeof(T) - 1);
+
+  float max;
+  float min;
+  bool holds_nan_or_positive_infinity;
+
+  static float Value(Unsigned bits) { return widen(bit_cast<T>(bits)) + 0.0f; }
+
+  static Unsigned Infinity() {
+    T value;
+    round_to(std::numeric_limits<float>::infinity(), &value);
+    return bit_cast<Unsigned>(value);
+  }
+};
+
+// The largest lane of vectors of 16 or 32 bits; Highway reduces 32 bits only.
+HWY_INLINE std::int32_t LargestLane(hn::Vec<hn::ScalableTag<std::int16_t> > v) {
+  const DI di;
+  const VI pair = hn::BitCast(di, v);
+  return hn::GetLane(
+      hn::MaxOfLanes(di, hn::Max(hn::ShiftRight<16>(pair), hn::ShiftRight<16>(hn::ShiftLeft<16>(pair)))));
+}
+HWY_INLINE std::uint32_t LargestLane(hn::Vec<hn::ScalableTag<std::uint16_t> > v) {
+  const DU du;
+  const VU pair = hn::BitCast(du, v);
+  return hn::GetLane(hn::MaxOfLanes(du, hn::Max(hn::ShiftRight<16>(pair), hn::And(pair, hn::Set(du, 0xffffu)))));
+}
+HWY_INLINE std::int32_t LargestLane(VI v) { return hn::GetLane(hn::MaxOfLanes(DI(), v)); }
+HWY_INLINE std::uint32_t LargestLane(VU v) { return hn::GetLane(hn::MaxOfLanes(DU(), v)); }
+
+// Scans [0, count), count > 0 a multiple of PairLanes().
+template <class T>
+HWY_INLINE Scan<T> ScanBlock(const T* p, std::int64_t count) {
+  using Unsigned = typename Scan<T>::Unsigned;
+  using Signed = typename Scan<T>::Signed;
+  const hn::ScalableTag<Unsigned> du;
+  const hn::ScalableTag<Signed> di;
+  const auto* bits = reinterpret_cast<const Unsigned*>(p);
+  const auto step = static_cast<std::int64_t>(hn::Lanes(du));
+  auto largest_signed = hn::Set(di, std::numeric_limits<Signed>::min());
+  auto largest_unsigned = hn::Zero(du);
+  for (std::int64_t j = 0; j < count; j += step) {
+    const auto v = hn::LoadU(du, bits + j);
+    largest_signed = hn::Max(largest_signed, hn::BitCast(di, v));
+    largest_unsigned = hn::Max(largest_unsigned, v);
+  }
+  const auto s = static_cast<Unsigned>(LargestLane(largest_signed));
+  const auto u = static_cast<Unsigned>(LargestLane(largest_unsigned));
+  auto max = s;
+  auto min = u;
+  if (s >= Scan<T>::kSign || u < Scan<T>::kSign) {  // one sign alone
+    auto smallest = hn::Set(du, std::numeric_limits<Unsigned>::max());
+    for (std::int64_t j = 0; j < count; j += step) smallest = hn::Min(smallest, hn::LoadU(du, bits + j));
+    const auto m = static_cast<Unsigned>(~LargestLane(hn::Not(smallest)));
+    (s >= Scan<T>::kSign ? max : min) = m;
+  }
+  const Unsigned infinity = Scan<T>::Infinity();
+  return {Scan<T>::Value(max), Scan<T>::Value(min),
+          (max < Scan<T>::kSign && max >= infinity) || u > (infinity | Scan<T>::kSign)};
+}
+
+// The smallest element of [0, count) without NaN or +inf.
 template <class T>
 HWY_INLINE float MinOf(const T* p, std::int64_t count) {
-  const D d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  VF min = hn::Set(d, std::numeric_limits<float>::infinity());
-  std::int64_t j = 0;
-  for (; j + lanes <= count; j += lanes) min = hn::Min(min, LoadWide(d, p + j));
-  float smallest = hn::GetLane(hn::MinOfLanes(d, min));
-  for (; j < count; ++j) smallest = std::min(smallest, widen(p[j]));
-  return smallest;
-}
-
-// How many vectors ForEachPair() makes of count elements.
-HWY_INLINE std::int64_t VectorsOf(std::int64_t count) {
-  const auto pair = 2 * static_cast<std::int64_t>(hn::Lanes(D()));
-  return (count + pair - 1) / pair * 2;
-}
-
-// Calls body(vector, vector) on all elements [0, count), in any order, and on -inf in the lanes beyond them.
-template <class T, class Body>
-HWY_INLINE void ForEachPair(const T* p, std::int64_t count, Body&& body) {
-  const D d;
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t j = 0;
-  for (; j + 2 * lanes <= count; j += 2 * lanes) {
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      // A 32-bit lane holds two bf16: a shift widens one, a mask the other. The order of a sum is free.
-      const DU du;
-      const VU pair = hn::LoadU(du, reinterpret_cast<const std::uint32_t*>(p + j));
-      body(hn::BitCast(d, hn::ShiftLeft<16>(pair)), hn::BitCast(d, hn::And(pair, hn::Set(du, 0xffff0000u))));
-    } else {
-      body(LoadWide(d, p + j), LoadWide(d, p + j + lanes));
-    }
-  }
-  if (j < count) {
-    HWY_ALIGN T tail[2 * HWY_MAX_BYTES / sizeof(float)];
-    std::fill(tail, tail + 2 * lanes, MinusInfinity<T>());
-    std::copy(p + j, p + count, tail);
-    body(LoadWide(d, tail), LoadWide(d, tail + lanes));
-  }
+  const std::int64_t whole = count / PairLanes() * PairLanes();
+  float min = whole > 0 ? ScanBlock(p, whole).min : std::numeric_limits<float>::infinity();
+  for (std::int64_t j = whole; j < count; ++j) min = std::min(min, widen(p[j]));
+  return min;
 }
 
 // Calls body(|vector|) on all elements, and on +0 in the other lanes of the last.
@@ -193,23 +258,51 @@ HWY_INLINE VU AddDigit(D d, VU accumulator, VF* r0, VF* r1, VF magic) {
   return hn::Add(accumulator, hn::Add(hn::BitCast(du, t0), hn::BitCast(du, t1)));
 }
 
-// Lanes of RegisterLane. Each digit counts its own additions, since blocks may skip leading ones.
+// Lanes of RegisterLane, kept in memory between blocks: vectors of some targets cannot be members. Each digit counts
+// its own additions, since blocks may skip leading ones.
 struct Accumulators {
-  VU digit[3];
-  std::uint32_t count[3] = {0, 0, 0};
+  HWY_ALIGN std::uint32_t digit[3][HWY_MAX_BYTES / sizeof(std::uint32_t)];
+  std::uint32_t count[3];
 };
 
-struct BlockScan {
-  VF max;
-  VF min;     // only where exponentials are kept
-  VF poison;  // NaN where a NaN or +inf may have been seen
+HWY_INLINE void Clear(Accumulators& accumulators) {
+  const DU du;
+  for (int i = 0; i < 3; ++i) {
+    hn::Store(hn::Zero(du), du, accumulators.digit[i]);
+    accumulators.count[i] = 0;
+  }
+}
+
+HWY_INLINE std::int64_t FlushDigit(const Accumulators& accumulators, int i, float magic) {
+  const DU du;
+  const DI di;
+  const VU bias = hn::Set(du, accumulators.count[i] * bit_cast<std::uint32_t>(magic));
+  const VI lanes = hn::BitCast(di, hn::Sub(hn::Load(du, accumulators.digit[i]), bias));
+  // Halves, whose sums over all lanes fit 32 bits.
+  const std::int64_t high = hn::GetLane(hn::SumOfLanes(di, hn::ShiftRight<16>(lanes)));
+  const std::int64_t low = hn::GetLane(hn::SumOfLanes(di, hn::And(lanes, hn::Set(di, 0xffff))));
+  return high * 65536 + low;
+}
+
+HWY_INLINE void Flush(Accumulators& accumulators, Digits& digits) {
+  digits.d0 += FlushDigit(accumulators, 0, RegisterLane::kMagic0);
+  digits.d1 += FlushDigit(accumulators, 1, RegisterLane::kMagic1);
+  digits.d2 += FlushDigit(accumulators, 2, RegisterLane::kMagic2);
+  Clear(accumulators);
+}
+
+// Logits of a block, count > 0 a multiple of PairLanes(), and what to ask memory for meanwhile.
+template <class T>
+struct Block {
+  const T* logits;
+  std::int64_t count;
+  const T* ahead;
 };
 
-// Adds a block's values to the accumulators with kDigits digits and scans it; writes the exponentials to keep, whole
-// vectors of them, where kKeep. kDigits = 0 only scans.
-template <int kDigits, bool kKeep, class T>
-HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin& bin, Accumulators& accumulators,
-                              float* keep) {
+// Adds the last kDigits digits of a block's exponentials; writes the exponentials to keep, whole vectors of them, where
+// kKeep. Without kClamp every logit lies above bin.clamp.
+template <int kDigits, bool kClamp, bool kKeep, class T>
+HWY_INLINE void AddBlock(const Block<T>& block, const RegisterBin& bin, Accumulators& accumulators, float* keep) {
   const D d;
   const DU du;
   const VF magic = hn::Set(d, bin.magic);
@@ -217,83 +310,34 @@ HWY_INLINE BlockScan AddBlock(const T* p, std::int64_t count, const RegisterBin&
   const VF magic0 = hn::Set(d, RegisterLane::kMagic0);
   const VF magic1 = hn::Set(d, RegisterLane::kMagic1);
   const VF magic2 = hn::Set(d, RegisterLane::kMagic2);
-  VF max = hn::Set(d, -std::numeric_limits<float>::infinity());
-  VF min = hn::Set(d, std::numeric_limits<float>::infinity());
-  VF poison = hn::Zero(d);
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  VU a0 = accumulators.digit[0];
-  VU a1 = accumulators.digit[1];
-  VU a2 = accumulators.digit[2];
-  // Two vectors at a time, joined before they meet the running values, whose chains of additions are then half as long.
-  ForEachPair(p, count, [&](VF x0, VF x1) HWY_ATTR {
-    max = hn::Max(max, hn::Max(x0, x1));
-    poison = hn::Add(poison, hn::Add(x0, x1));
-    if constexpr (kDigits > 0) {
-      VF y0 = RegisterExp(d, hn::Max(x0, clamp), magic);
-      VF y1 = RegisterExp(d, hn::Max(x1, clamp), magic);
-      if constexpr (kKeep) {
-        min = hn::Min(min, hn::Min(x0, x1));
-        hn::StoreU(y0, d, keep);
-        hn::StoreU(y1, d, keep + lanes);
-        keep += 2 * lanes;
-      }
-      if constexpr (kDigits >= 3) a0 = AddDigit(d, a0, &y0, &y1, magic0);
-      if constexpr (kDigits >= 2) a1 = AddDigit(d, a1, &y0, &y1, magic1);
-      a2 = hn::Add(a2, hn::Add(hn::BitCast(du, hn::Add(y0, magic2)), hn::BitCast(du, hn::Add(y1, magic2))));
+  VU a0 = hn::Load(du, accumulators.digit[0]);
+  VU a1 = hn::Load(du, accumulators.digit[1]);
+  VU a2 = hn::Load(du, accumulators.digit[2]);
+  // Two vectors are joined before they meet an accumulator, whose chain of additions is then half as long.
+  for (std::int64_t j = 0; j < block.count; j += PairLanes()) {
+    PrefetchPair(block.ahead + j);
+    VF x0;
+    VF x1;
+    LoadPair(d, block.logits + j, x0, x1);
+    if constexpr (kClamp) {
+      x0 = hn::Max(x0, clamp);
+      x1 = hn::Max(x1, clamp);
     }
-  });
-  const auto added = static_cast<std::uint32_t>(VectorsOf(count));
-  accumulators.digit[0] = a0;
-  accumulators.digit[1] = a1;
-  accumulators.digit[2] = a2;
+    VF y0 = RegisterExp(d, x0, magic);
+    VF y1 = RegisterExp(d, x1, magic);
+    if constexpr (kKeep) {
+      hn::StoreU(y0, d, keep + j);
+      hn::StoreU(y1, d, keep + j + hn::Lanes(d));
+    }
+    if constexpr (kDigits >= 3) a0 = AddDigit(d, a0, &y0, &y1, magic0);
+    if constexpr (kDigits >= 2) a1 = AddDigit(d, a1, &y0, &y1, magic1);
+    a2 = hn::Add(a2, hn::Add(hn::BitCast(du, hn::Add(y0, magic2)), hn::BitCast(du, hn::Add(y1, magic2))));
+  }
+  hn::Store(a0, du, accumulators.digit[0]);
+  hn::Store(a1, du, accumulators.digit[1]);
+  hn::Store(a2, du, accumulators.digit[2]);
+  const auto added = static_cast<std::uint32_t>(block.count / static_cast<std::int64_t>(hn::Lanes(d)));
   for (int i = 3 - kDigits; i < 3; ++i) accumulators.count[i] += added;
-  return {max, min, poison};
-}
-
-HWY_INLINE void Clear(Accumulators& accumulators) {
-  const DU du;
-  for (int i = 0; i < 3; ++i) {
-    accumulators.digit[i] = hn::Zero(du);
-    accumulators.count[i] = 0;
-  }
-}
-
-HWY_INLINE std::int64_t FlushDigit(VU accumulator, std::uint32_t count, float magic) {
-  const DU du;
-  const DI di;
-  HWY_ALIGN std::int32_t lane[HWY_MAX_BYTES / sizeof(std::int32_t)];
-  const VU bias = hn::Set(du, count * bit_cast<std::uint32_t>(magic));
-  hn::Store(hn::BitCast(di, hn::Sub(accumulator, bias)), di, lane);
-  std::int64_t sum = 0;
-  for (std::size_t i = 0; i < hn::Lanes(di); ++i) sum += lane[i];
-  return sum;
-}
-
-HWY_INLINE void Flush(Accumulators& accumulators, Digits& digits) {
-  digits.d0 += FlushDigit(accumulators.digit[0], accumulators.count[0], RegisterLane::kMagic0);
-  digits.d1 += FlushDigit(accumulators.digit[1], accumulators.count[1], RegisterLane::kMagic1);
-  digits.d2 += FlushDigit(accumulators.digit[2], accumulators.count[2], RegisterLane::kMagic2);
-  Clear(accumulators);
-}
-
-template <bool kKeep, class T>
-HWY_INLINE BlockScan AddBlock(int digits, const T* p, std::int64_t count, const RegisterBin& bin,
-                              Accumulators& accumulators, float* keep) {
-  switch (digits) {
-    case 0:
-      return AddBlock<0, false>(p, count, bin, accumulators, keep);
-    case 1:
-      return AddBlock<1, kKeep>(p, count, bin, accumulators, keep);
-    case 2:
-      return AddBlock<2, kKeep>(p, count, bin, accumulators, keep);
-    default:
-      return AddBlock<3, kKeep>(p, count, bin, accumulators, keep);
-  }
-}
-
-template <class T>
-bool HoldsNanOrPositiveInfinity(const T* p, std::int64_t count) {
-  return std::any_of(p, p + count, [](T x) { return is_nan_or_positive_infinity(widen(x)); });
 }
 
 // The walk over the stretches of one row, block by block.
@@ -306,20 +350,9 @@ class RowWalk {
 
   // False where the register form cannot give the row's digits, and the definition must.
   bool Add(const RowLogits& stretch) {
-    const T* logits = static_cast<const T*>(stretch.logits);
     if constexpr (kKeep) cache_->begin_stretch();
     for (std::int64_t first = 0; first < stretch.classes; first += kBlock) {
-      const std::int64_t count = std::min(kBlock, stretch.classes - first);
-      const T* block = logits + first;
-      const std::int64_t target = stretch.target - first;
-      if (target >= 0 && target < count) {
-        // A class without mass stands in for the target, so that its block is walked as every other.
-        std::copy(block, block + count, patched_);
-        patched_[target] = MinusInfinity<T>();
-        patched_target_ = target;
-        block = patched_;
-      }
-      if (!AddOne(block, first, count)) return false;
+      if (!AddOne(stretch, first, std::min(kBlock, stretch.classes - first))) return false;
     }
     return true;
   }
@@ -338,104 +371,94 @@ class RowWalk {
   bool NeedsDefinition() const { return seen_low_ && max_ < kLowest + 64.0f; }
 
  private:
-  bool AddOne(const T* p, std::int64_t first, std::int64_t count) {
-    const D d;
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-    const std::int64_t vectors = VectorsOf(count);
+  bool AddOne(const RowLogits& stretch, std::int64_t first, std::int64_t count) {
+    const T* logits = static_cast<const T*>(stretch.logits) + first;
+    const std::int64_t target = stretch.target - first;
+    const bool target_here = target >= 0 && target < count;
+    if (target_here && count == 1) return true;
+    Block<T> block{logits, WholePairs(count), logits + kBlock};
+    // The target and the lanes beyond the row are seen as another class, which changes neither maximum nor minimum, and
+    // are added as classes without mass.
+    const bool copied = target_here || block.count != count;
+    const auto stand_in = [&](T value) {
+      if (target_here) copy_[target] = value;
+      std::fill(copy_ + count, copy_ + block.count, value);
+    };
+    if (copied) {
+      std::copy(logits, logits + count, copy_);
+      stand_in(logits[target_here && target == 0 ? 1 : 0]);
+      block.logits = copy_;
+    }
+    const Scan<T> scan = ScanBlock(block.logits, block.count);
+    if (scan.holds_nan_or_positive_infinity) {
+      not_finite_ = true;
+      return true;
+    }
+    if (scan.max >= kHighest) return false;
+    if (scan.max <= kLowest) {
+      if (scan.max != -std::numeric_limits<float>::infinity()) seen_low_ = true;
+      return true;
+    }
+    const std::int32_t bin = BinOf(scan.max);
+    if (max_ <= kLowest || bin > bin_) Raise(bin);
+    max_ = std::max(max_, scan.max);
+
+    float* keep = nullptr;
+    if constexpr (kKeep) keep = cache_->room(static_cast<std::size_t>(block.count));
+    int digits = skipping_ ? digits_needed(bin, bin_) : 3;
+    if (keep != nullptr) digits = std::max(digits, 1);  // its gradients will be asked for
+    if (digits == 0) return true;
+    const std::int64_t vectors = block.count / static_cast<std::int64_t>(hn::Lanes(D()));
     if (accumulators_.count[2] + static_cast<std::uint32_t>(vectors) > RegisterLane::kCapacity) {
       Flush(accumulators_, digits_);
     }
-    if (!begun_) GuessBin(widen(p[0]));
-    float* keep = nullptr;
-    if constexpr (kKeep) keep = cache_->room(static_cast<std::size_t>(vectors * lanes));
-    // The digits are guessed from the last block, and the guess is checked against the block's own maximum after it:
-    // one pass over memory, repeated where the maximum rose into a higher bin.
-    const Accumulators before = accumulators_;
-    BlockScan scan = AddGuess(guess_, p, count, keep);
-    const float max = hn::GetLane(hn::MaxOfLanes(d, scan.max)) + 0.0f;
-    if (!(hn::GetLane(hn::SumOfLanes(d, scan.poison)) < std::numeric_limits<float>::infinity()) ||
-        !(max < std::numeric_limits<float>::infinity())) {
-      if (HoldsNanOrPositiveInfinity(p, count)) {
-        not_finite_ = true;
+    if (copied) stand_in(MinusInfinity<T>());
+    const bool above_clamp = scan.min > register_bin_.clamp;
+    if constexpr (kKeep) {
+      if (keep != nullptr) {
+        AddDigits<true>(copied || !above_clamp ? kAllClamped : digits, block, keep);
+        if (above_clamp) cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(block.count));
         return true;
       }
     }
-    if (max >= kHighest) return false;
-    if (max <= kLowest) {
-      accumulators_ = before;
-      if (max != -std::numeric_limits<float>::infinity()) seen_low_ = true;
-      return true;
-    }
-    const std::int32_t block_bin = BinOf(max);
-    const bool raises = max_ <= kLowest ? block_bin != bin_ : block_bin > bin_;
-    if (raises) {
-      accumulators_ = before;
-      Raise(block_bin);
-    }
-    max_ = std::max(max_, max);
-    int needed = skipping_ ? digits_needed(block_bin, bin_) : 3;
-    if (kKeep && needed == 0) needed = 1;  // its gradients will be asked for
-    if (raises || needed > guess_) {
-      if (!raises) accumulators_ = before;
-      scan = AddGuess(needed, p, count, keep);
-      guess_ = needed;
-    }
-    if constexpr (kKeep) {
-      if (keep != nullptr && guess_ > 0 && IsExact(scan, p, count)) {
-        cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(vectors * lanes));
-      }
-    }
-    guess_ = needed;
+    AddDigits<false>(copied || !above_clamp ? kAllClamped : digits, block, nullptr);
     return true;
   }
 
-  // Whether no exponential of the block was clamped. The target's stand-in, and the lanes beyond a block's end, hold
-  // -inf, which says nothing.
-  bool IsExact(const BlockScan& scan, const T* p, std::int64_t count) {
-    const D d;
-    const float clamp = bin_constants_.clamp;
-    if (hn::GetLane(hn::MinOfLanes(d, scan.min)) > clamp) return true;
-    // Any other logit of the block may take the stand-in's place now: a second look at it changes no minimum.
-    if (p == patched_) patched_[patched_target_] = patched_[patched_target_ == 0 ? count - 1 : 0];
-    return MinOf(p, count) > clamp;
-  }
+  // All three digits, with values below the clamp raised to it.
+  static constexpr int kAllClamped = 0;
 
-  // A first bin, from the row's first logit: most often that of the whole row.
-  void GuessBin(float logit) {
-    begun_ = true;
-    if (!(logit > kLowest && logit < kHighest)) return;
-    bin_ = BinOf(logit);
-    bin_constants_ = register_bin(bin_);
-    guess_ = 3;
-  }
-
-  BlockScan AddGuess(int digits, const T* p, std::int64_t count, float* keep) {
-    if constexpr (kKeep) {
-      if (keep != nullptr) return AddBlock<true>(digits, p, count, bin_constants_, accumulators_, keep);
+  template <bool kKeepThese>
+  void AddDigits(int digits, const Block<T>& block, float* keep) {
+    switch (digits) {
+      case 1:
+        return AddBlock<1, false, kKeepThese>(block, register_bin_, accumulators_, keep);
+      case 2:
+        return AddBlock<2, false, kKeepThese>(block, register_bin_, accumulators_, keep);
+      case 3:
+        return AddBlock<3, false, kKeepThese>(block, register_bin_, accumulators_, keep);
+      default:
+        return AddBlock<3, true, kKeepThese>(block, register_bin_, accumulators_, keep);
     }
-    return AddBlock<false>(digits, p, count, bin_constants_, accumulators_, nullptr);
   }
 
   void Raise(std::int32_t bin) {
     Flush(accumulators_, digits_);
     if (max_ > kLowest) digits_ = raised(digits_, std::int64_t{bin} - bin_);
     bin_ = bin;
-    bin_constants_ = register_bin(bin);
+    register_bin_ = register_bin(bin);
   }
 
   bool skipping_;
   ExpCache* cache_;
-  bool begun_ = false;
   bool seen_low_ = false;
   bool not_finite_ = false;
-  int guess_ = 0;  // digits of the next block
   float max_ = -std::numeric_limits<float>::infinity();
   std::int32_t bin_ = 0;
-  RegisterBin bin_constants_ = register_bin(0);
+  RegisterBin register_bin_ = register_bin(0);
   Accumulators accumulators_;
   Digits digits_;
-  HWY_ALIGN T patched_[kBlock];
-  std::int64_t patched_target_ = 0;
+  HWY_ALIGN T copy_[kBlock];
 };
 
 template <class T, bool kKeep>
@@ -548,11 +571,9 @@ HWY_INLINE void AddSquares(const float* p, std::int64_t count, BinnedSum& square
   BinnedSum top;
   add_square(top, max);
   const std::int32_t scale = kBinBits * top.bin;
-  Accumulators accumulators;
-  Clear(accumulators);
-  VU a0 = accumulators.digit[0];
-  VU a1 = accumulators.digit[1];
-  VU a2 = accumulators.digit[2];
+  VU a0 = hn::Zero(du);
+  VU a1 = hn::Zero(du);
+  VU a2 = hn::Zero(du);
   const VF magic0 = hn::Set(d, RegisterLane::kMagic0);
   const VF magic1 = hn::Set(d, RegisterLane::kMagic1);
   const VF magic2 = hn::Set(d, RegisterLane::kMagic2);
@@ -573,7 +594,11 @@ HWY_INLINE void AddSquares(const float* p, std::int64_t count, BinnedSum& square
   });
   const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
   const auto added = static_cast<std::uint32_t>((count + lanes - 1) / lanes);
-  accumulators = {{a0, a1, a2}, {added, added, added}};
+  Accumulators accumulators;
+  hn::Store(a0, du, accumulators.digit[0]);
+  hn::Store(a1, du, accumulators.digit[1]);
+  hn::Store(a2, du, accumulators.digit[2]);
+  for (std::uint32_t& count : accumulators.count) count = added;
   Flush(accumulators, top.digits = {});
   merge(squares, top);
 }
@@ -586,17 +611,16 @@ HWY_INLINE VU RoundNormalToHighHalf(VF v) {
   return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
 }
 
-// Exponentials of a block, in units of Q_b: those that forward kept, or made anew. At(j) is those of elements [j, j +
-// lanes); Pair(j), for bf16, those of [j, j + 2 lanes), the even ones and the odd ones, as ForEachPair makes them.
+// Exponentials of a block, in units of Q_b: those that forward kept, or made anew. At(d, j, count) is those of elements
+// [j, j + lanes) of which the block has `count` or more; AtPair, those of a pair, as LoadPair orders them.
 template <class T>
 struct KeptExponentials {
-  const float* values;
+  const float* values;  // whole pairs were kept
 
-  VF At(D d, std::int64_t j) const { return hn::LoadU(d, values + j); }
-  VF Tail(D d, std::int64_t j, std::int64_t) const { return At(d, j); }  // whole vectors were kept
-  void Pair(D d, std::int64_t j, VF* even, VF* odd) const {
-    *even = At(d, j);
-    *odd = At(d, j + static_cast<std::int64_t>(hn::Lanes(d)));
+  VF At(D d, std::int64_t j, std::int64_t) const { return hn::LoadU(d, values + j); }
+  void AtPair(D d, std::int64_t j, std::int64_t, VF& y0, VF& y1) const {
+    y0 = hn::LoadU(d, values + j);
+    y1 = hn::LoadU(d, values + j + hn::Lanes(d));
   }
 };
 
@@ -605,18 +629,26 @@ struct NewExponentials {
   const T* logits;
   float magic;  // of register_bin(b)
 
-  VF At(D d, std::int64_t j) const { return RegisterExp(d, LoadWide(d, logits + j), hn::Set(d, magic)); }
-  VF Tail(D d, std::int64_t j, std::int64_t count) const {
-    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
-    for (std::size_t i = 0; i < hn::Lanes(d); ++i) tail[i] = widen(logits[j]);
-    for (std::int64_t i = 0; i < count; ++i) tail[i] = widen(logits[j + i]);
-    return RegisterExp(d, hn::Load(d, tail), hn::Set(d, magic));
+  VF At(D d, std::int64_t j, std::int64_t count) const {
+    const T* p = logits + j;
+    HWY_ALIGN T tail[HWY_MAX_BYTES / sizeof(float)];
+    if (count < static_cast<std::int64_t>(hn::Lanes(d))) p = Padded(p, count, tail, hn::Lanes(d));
+    return RegisterExp(d, LoadWide(d, p), hn::Set(d, magic));
   }
-  void Pair(D d, std::int64_t j, VF* even, VF* odd) const {
-    ForEachPair(logits + j, 2 * static_cast<std::int64_t>(hn::Lanes(d)), [&](VF x0, VF x1) HWY_ATTR {
-      *even = RegisterExp(d, x0, hn::Set(d, magic));
-      *odd = RegisterExp(d, x1, hn::Set(d, magic));
-    });
+  void AtPair(D d, std::int64_t j, std::int64_t count, VF& y0, VF& y1) const {
+    const T* p = logits + j;
+    HWY_ALIGN T tail[2 * HWY_MAX_BYTES / sizeof(float)];
+    if (count < PairLanes()) p = Padded(p, count, tail, static_cast<std::size_t>(PairLanes()));
+    LoadPair(d, p, y0, y1);
+    y0 = RegisterExp(d, y0, hn::Set(d, magic));
+    y1 = RegisterExp(d, y1, hn::Set(d, magic));
+  }
+
+ private:
+  static const T* Padded(const T* p, std::int64_t count, T* tail, std::size_t size) {
+    std::fill(tail, tail + size, p[0]);
+    std::copy(p, p + count, tail);
+    return tail;
   }
 };
 
@@ -627,30 +659,40 @@ HWY_INLINE float OneFactor(const RowGradient& gradient, std::int32_t bin) {
   return power >= -38 && power <= 100 ? gradient.factor * static_cast<float>(power_of_two(power)) : 0.0f;
 }
 
-// Gradients of a block: exponentials times OneFactor(). Only bf16 logits come in pairs.
+// Gradients of a block: exponentials times OneFactor(). Only bf16 logits have pairs that are not two vectors in order.
 template <class T, class Out, template <class> class Exponentials>
 HWY_INLINE void ScaleBlock(const Exponentials<T>& exponentials, std::int64_t count, float factor, Out* out) {
   const D d;
   const VF scale = hn::Set(d, factor);
-  const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-  std::int64_t j = 0;
   if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Out, BFloat16>) {
     const DU du;
-    const VU high = hn::Set(du, 0xffff0000u);
-    for (; j + 2 * lanes <= count; j += 2 * lanes) {
+    for (std::int64_t j = 0; j < count; j += PairLanes()) {
       VF even;
       VF odd;
-      exponentials.Pair(d, j, &even, &odd);
+      exponentials.AtPair(d, j, count - j, even, odd);
       const VU low = hn::ShiftRight<16>(RoundNormalToHighHalf(hn::Mul(even, scale)));
-      const VU pair = hn::Or(low, hn::And(RoundNormalToHighHalf(hn::Mul(odd, scale)), high));
-      hn::StoreU(pair, du, reinterpret_cast<std::uint32_t*>(out + j));
+      const VU high = hn::And(RoundNormalToHighHalf(hn::Mul(odd, scale)), hn::Set(du, 0xffff0000u));
+      const VU pair = hn::Or(low, high);
+      if (j + PairLanes() <= count) {
+        hn::StoreU(pair, du, reinterpret_cast<std::uint32_t*>(out + j));
+      } else {
+        HWY_ALIGN BFloat16 tail[2 * HWY_MAX_BYTES / sizeof(float)];
+        hn::Store(pair, du, reinterpret_cast<std::uint32_t*>(tail));
+        std::copy(tail, tail + (count - j), out + j);
+      }
     }
-  }
-  for (; j + lanes <= count; j += lanes) StoreRounded(d, hn::Mul(exponentials.At(d, j), scale), out + j);
-  if (j < count) {
-    HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
-    hn::Store(hn::Mul(exponentials.Tail(d, j, count - j), scale), d, tail);
-    for (std::int64_t i = 0; i < count - j; ++i) round_to(tail[i], &out[j + i]);
+  } else {
+    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
+    for (std::int64_t j = 0; j < count; j += lanes) {
+      const VF dz = hn::Mul(exponentials.At(d, j, count - j), scale);
+      if (j + lanes <= count) {
+        StoreRounded(d, dz, out + j);
+      } else {
+        HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
+        hn::Store(dz, d, tail);
+        for (std::int64_t i = 0; i < count - j; ++i) round_to(tail[i], &out[j + i]);
+      }
+    }
   }
 }
 
