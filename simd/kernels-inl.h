@@ -106,10 +106,11 @@ HWY_INLINE std::int32_t BinOf(float logit) {
   return bin_of_exponent(static_cast<std::int32_t>(hn::GetLane(hn::Sub(t, magic))));
 }
 
-// Elements of a pair of vectors, the step in which logits are walked.
+// Elements of two vectors, which is what is loaded together, and of four, which the sum takes at a time.
 HWY_INLINE std::int64_t PairLanes() { return 2 * static_cast<std::int64_t>(hn::Lanes(D())); }
+HWY_INLINE std::int64_t QuadLanes() { return 2 * PairLanes(); }
 
-HWY_INLINE std::int64_t WholePairs(std::int64_t count) { return (count + PairLanes() - 1) / PairLanes() * PairLanes(); }
+HWY_INLINE std::int64_t WholeQuads(std::int64_t count) { return (count + QuadLanes() - 1) / QuadLanes() * QuadLanes(); }
 
 // The pair of vectors at p, in any order: a 32-bit lane holds two bf16, of which a shift widens one and a mask the
 // other.
@@ -248,14 +249,63 @@ HWY_INLINE VF RegisterExp(D d, VF x, VF magic) {
   return hn::BitCast(d, hn::Add(hn::BitCast(du, ExpPolynomial(d, f)), hn::ShiftLeft<23>(hn::BitCast(du, t))));
 }
 
-// Adds one digit of two vectors to the accumulator, and takes it from them.
-HWY_INLINE VU AddDigit(D d, VU accumulator, VF* r0, VF* r1, VF magic) {
+// RegisterExp() of four vectors, step by step: a processor that looks a hundred instructions ahead finds four chains to
+// work on, where one after the other it would wait for one.
+HWY_INLINE void RegisterExp4(D d, VF& x0, VF& x1, VF& x2, VF& x3, VF magic) {
+  using namespace exp_split_constants;
   const DU du;
-  const VF t0 = hn::Add(*r0, magic);
-  const VF t1 = hn::Add(*r1, magic);
-  *r0 = hn::Sub(*r0, hn::Sub(t0, magic));
-  *r1 = hn::Sub(*r1, hn::Sub(t1, magic));
-  return hn::Add(accumulator, hn::Add(hn::BitCast(du, t0), hn::BitCast(du, t1)));
+  const VF log2e = hn::Set(d, kLog2e);
+  const VF t0 = hn::MulAdd(x0, log2e, magic);
+  const VF t1 = hn::MulAdd(x1, log2e, magic);
+  const VF t2 = hn::MulAdd(x2, log2e, magic);
+  const VF t3 = hn::MulAdd(x3, log2e, magic);
+  VF f0 = hn::MulSub(x0, log2e, hn::Sub(t0, magic));
+  VF f1 = hn::MulSub(x1, log2e, hn::Sub(t1, magic));
+  VF f2 = hn::MulSub(x2, log2e, hn::Sub(t2, magic));
+  VF f3 = hn::MulSub(x3, log2e, hn::Sub(t3, magic));
+  const VF rest = hn::Set(d, kLog2eRest);
+  f0 = hn::MulAdd(x0, rest, f0);
+  f1 = hn::MulAdd(x1, rest, f1);
+  f2 = hn::MulAdd(x2, rest, f2);
+  f3 = hn::MulAdd(x3, rest, f3);
+  const VF c6 = hn::Set(d, kC6);
+  const VF c5 = hn::Set(d, kC5);
+  VF p0 = hn::MulAdd(f0, c6, c5);
+  VF p1 = hn::MulAdd(f1, c6, c5);
+  VF p2 = hn::MulAdd(f2, c6, c5);
+  VF p3 = hn::MulAdd(f3, c6, c5);
+  const auto step = [&](float coefficient) HWY_ATTR {
+    const VF c = hn::Set(d, coefficient);
+    p0 = hn::MulAdd(f0, p0, c);
+    p1 = hn::MulAdd(f1, p1, c);
+    p2 = hn::MulAdd(f2, p2, c);
+    p3 = hn::MulAdd(f3, p3, c);
+  };
+  step(kC4);
+  step(kC3);
+  step(kC2);
+  step(kC1);
+  step(1.0f);
+  x0 = hn::BitCast(d, hn::Add(hn::BitCast(du, p0), hn::ShiftLeft<23>(hn::BitCast(du, t0))));
+  x1 = hn::BitCast(d, hn::Add(hn::BitCast(du, p1), hn::ShiftLeft<23>(hn::BitCast(du, t1))));
+  x2 = hn::BitCast(d, hn::Add(hn::BitCast(du, p2), hn::ShiftLeft<23>(hn::BitCast(du, t2))));
+  x3 = hn::BitCast(d, hn::Add(hn::BitCast(du, p3), hn::ShiftLeft<23>(hn::BitCast(du, t3))));
+}
+
+// Adds one digit of four vectors to the accumulator, and takes it from them.
+HWY_INLINE void AddDigit4(D d, VU& accumulator, VF& r0, VF& r1, VF& r2, VF& r3, VF magic) {
+  const DU du;
+  const VF t0 = hn::Add(r0, magic);
+  const VF t1 = hn::Add(r1, magic);
+  const VF t2 = hn::Add(r2, magic);
+  const VF t3 = hn::Add(r3, magic);
+  r0 = hn::Sub(r0, hn::Sub(t0, magic));
+  r1 = hn::Sub(r1, hn::Sub(t1, magic));
+  r2 = hn::Sub(r2, hn::Sub(t2, magic));
+  r3 = hn::Sub(r3, hn::Sub(t3, magic));
+  const VU sum01 = hn::Add(hn::BitCast(du, t0), hn::BitCast(du, t1));
+  const VU sum23 = hn::Add(hn::BitCast(du, t2), hn::BitCast(du, t3));
+  accumulator = hn::Add(accumulator, hn::Add(sum01, sum23));
 }
 
 // Lanes of RegisterLane, kept in memory between blocks: vectors of some targets cannot be members. Each digit counts
@@ -291,7 +341,7 @@ HWY_INLINE void Flush(Accumulators& accumulators, Digits& digits) {
   Clear(accumulators);
 }
 
-// Logits of a block, count > 0 a multiple of PairLanes(), and what to ask memory for meanwhile.
+// Logits of a block, count > 0 a multiple of QuadLanes(), and what to ask memory for meanwhile.
 template <class T>
 struct Block {
   const T* logits;
@@ -313,25 +363,35 @@ HWY_INLINE void AddBlock(const Block<T>& block, const RegisterBin& bin, Accumula
   VU a0 = hn::Load(du, accumulators.digit[0]);
   VU a1 = hn::Load(du, accumulators.digit[1]);
   VU a2 = hn::Load(du, accumulators.digit[2]);
-  // Two vectors are joined before they meet an accumulator, whose chain of additions is then half as long.
-  for (std::int64_t j = 0; j < block.count; j += PairLanes()) {
+  // Four vectors are joined before they meet an accumulator, whose chain of additions is then a quarter as long.
+  for (std::int64_t j = 0; j < block.count; j += QuadLanes()) {
+    const std::int64_t k = j + PairLanes();
     PrefetchPair(block.ahead + j);
+    PrefetchPair(block.ahead + k);
     VF x0;
     VF x1;
+    VF x2;
+    VF x3;
     LoadPair(d, block.logits + j, x0, x1);
+    LoadPair(d, block.logits + k, x2, x3);
     if constexpr (kClamp) {
       x0 = hn::Max(x0, clamp);
       x1 = hn::Max(x1, clamp);
+      x2 = hn::Max(x2, clamp);
+      x3 = hn::Max(x3, clamp);
     }
-    VF y0 = RegisterExp(d, x0, magic);
-    VF y1 = RegisterExp(d, x1, magic);
+    RegisterExp4(d, x0, x1, x2, x3, magic);
     if constexpr (kKeep) {
-      hn::StoreU(y0, d, keep + j);
-      hn::StoreU(y1, d, keep + j + hn::Lanes(d));
+      hn::StoreU(x0, d, keep + j);
+      hn::StoreU(x1, d, keep + j + hn::Lanes(d));
+      hn::StoreU(x2, d, keep + k);
+      hn::StoreU(x3, d, keep + k + hn::Lanes(d));
     }
-    if constexpr (kDigits >= 3) a0 = AddDigit(d, a0, &y0, &y1, magic0);
-    if constexpr (kDigits >= 2) a1 = AddDigit(d, a1, &y0, &y1, magic1);
-    a2 = hn::Add(a2, hn::Add(hn::BitCast(du, hn::Add(y0, magic2)), hn::BitCast(du, hn::Add(y1, magic2))));
+    if constexpr (kDigits >= 3) AddDigit4(d, a0, x0, x1, x2, x3, magic0);
+    if constexpr (kDigits >= 2) AddDigit4(d, a1, x0, x1, x2, x3, magic1);
+    const VU sum01 = hn::Add(hn::BitCast(du, hn::Add(x0, magic2)), hn::BitCast(du, hn::Add(x1, magic2)));
+    const VU sum23 = hn::Add(hn::BitCast(du, hn::Add(x2, magic2)), hn::BitCast(du, hn::Add(x3, magic2)));
+    a2 = hn::Add(a2, hn::Add(sum01, sum23));
   }
   hn::Store(a0, du, accumulators.digit[0]);
   hn::Store(a1, du, accumulators.digit[1]);
@@ -376,7 +436,7 @@ class RowWalk {
     const std::int64_t target = stretch.target - first;
     const bool target_here = target >= 0 && target < count;
     if (target_here && count == 1) return true;
-    Block<T> block{logits, WholePairs(count), logits + kBlock};
+    Block<T> block{logits, WholeQuads(count), logits + kBlock};
     // The target and the lanes beyond the row are seen as another class, which changes neither maximum nor minimum, and
     // are added as classes without mass.
     const bool copied = target_here || block.count != count;

@@ -19,6 +19,10 @@ constexpr std::int64_t kTasksPerThread = 4;
 // Columns of a task at the least, where rows are cut: below, starting a task costs more than it saves.
 constexpr std::int64_t kMinTaskColumns = 8192;
 
+// Elements of a task at the least, where there are rows enough: setting and restoring the floating-point mode waits for
+// every operation under way, which short rows would feel.
+constexpr std::int64_t kMinTaskElements = 65536;
+
 // 960 KiB a thread: what forward keeps of a row for its backward, as far as it goes.
 constexpr std::size_t kCachedExponentials = 240 * 1024;
 
@@ -108,12 +112,28 @@ BinnedSum SimdBackend::write_gradient(const Batch& batch, const GradientTask& ta
   return squares;
 }
 
+void SimdBackend::for_each_row(const Batch& batch, std::int64_t rows, BinnedSum* squares, const RowBody& body) const {
+  std::int64_t columns = 1;
+  for (const Shard& shard : batch.shards) columns += shard.logits.cols;
+  const std::int64_t fair = rows / (kTasksPerThread * executor_->threads());
+  const std::int64_t rows_per_task = std::clamp<std::int64_t>(fair, 1, 1 + kMinTaskElements / columns);
+  std::mutex squares_mutex;
+  executor_->for_each((rows + rows_per_task - 1) / rows_per_task, [&](std::int64_t t) {
+    const DefaultFloatMode mode;
+    BinnedSum task_squares;
+    const std::int64_t end = std::min(rows, (t + 1) * rows_per_task);
+    for (std::int64_t i = t * rows_per_task; i < end; ++i) body(i, task_squares);
+    if (squares == nullptr) return;
+    const std::lock_guard lock(squares_mutex);
+    tpce::merge(*squares, task_squares);
+  });
+}
+
 void SimdBackend::partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue) {
   const std::vector<Pieces> tasks = tasks_of_row(batch, rows.count);
   const auto per_row = static_cast<std::int64_t>(tasks.size());
   if (per_row == 1) {
-    executor_->for_each(rows.count, [&](std::int64_t i) {
-      const DefaultFloatMode mode;
+    for_each_row(batch, rows.count, nullptr, [&](std::int64_t i, BinnedSum&) {
       into.store(i, partial_of(batch, options, {rows.first + i, tasks.front(), nullptr}));
     });
     return;
@@ -146,13 +166,21 @@ void SimdBackend::reduce(const RowResults& results, std::int64_t first_row, Loss
 void SimdBackend::gradient(const Batch& batch, const Options&, const GradientTask& task, Queue) {
   const std::vector<Pieces> tasks = tasks_of_row(batch, task.rows.count);
   const auto per_row = static_cast<std::int64_t>(tasks.size());
+  const auto gradient_of = [&](std::int64_t i) {
+    return kernels_.row_gradient(task.saved[i], task.upstream.of_row(task.rows.first + i));
+  };
+  if (per_row == 1) {
+    for_each_row(batch, task.rows.count, task.squares, [&](std::int64_t i, BinnedSum& squares) {
+      tpce::merge(squares, write_gradient(batch, task, gradient_of(i), {task.rows.first + i, tasks.front(), nullptr}));
+    });
+    return;
+  }
   std::mutex squares_mutex;
   executor_->for_each(task.rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
-    const std::int64_t row = task.rows.first + t / per_row;
-    const RowGradient gradient = kernels_.row_gradient(task.saved[t / per_row], task.upstream.of_row(row));
-    const BinnedSum squares =
-        write_gradient(batch, task, gradient, {row, tasks[static_cast<std::size_t>(t % per_row)], nullptr});
+    const std::int64_t i = t / per_row;
+    const BinnedSum squares = write_gradient(
+        batch, task, gradient_of(i), {task.rows.first + i, tasks[static_cast<std::size_t>(t % per_row)], nullptr});
     if (task.squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);
     tpce::merge(*task.squares, squares);
@@ -166,18 +194,13 @@ void SimdBackend::forward_backward(const Batch& batch, const Options& options, c
     Backend::forward_backward(batch, options, task, results, queue);
     return;
   }
-  std::mutex squares_mutex;
-  executor_->for_each(task.rows.count, [&](std::int64_t i) {
-    const DefaultFloatMode mode;
+  for_each_row(batch, task.rows.count, task.squares, [&](std::int64_t i, BinnedSum& squares) {
     thread_local ExpCache cache(kCachedExponentials);
     const RowTask row{task.rows.first + i, tasks.front(), &cache};
     const FinalRow final_row = kernels_.finalize(partial_of(batch, options, row));
     results.store(i, final_row);
     const RowGradient gradient = kernels_.row_gradient(final_row.saved, task.upstream.of_row(row.row));
-    const BinnedSum squares = write_gradient(batch, task, gradient, row);
-    if (task.squares == nullptr) return;
-    const std::lock_guard lock(squares_mutex);
-    tpce::merge(*task.squares, squares);
+    tpce::merge(squares, write_gradient(batch, task, gradient, row));
   });
 }
 

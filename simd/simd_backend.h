@@ -1,6 +1,7 @@
 // The simd backend: the canonical algorithm in vector registers and over threads, with the bits of ScalarBackend.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -49,6 +50,11 @@ class SimdBackend final : public Backend {
 
  private:
   using Pieces = std::vector<Piece>;
+
+  // Calls body(row, squares) for each row, several to a task, on any thread, and adds the squares of all to *squares
+  // where that is not null.
+  using RowBody = std::function<void(std::int64_t row, BinnedSum& squares)>;
+  void for_each_row(const Batch& batch, std::int64_t rows, BinnedSum* squares, const RowBody& body) const;
 
   // What one task does of one row: all of it, or, where there are too few rows to keep every thread busy, one piece.
   std::vector<Pieces> tasks_of_row(const Batch& batch, std::int64_t rows) const;
