@@ -437,9 +437,15 @@ class RowWalk {
     const bool target_here = target >= 0 && target < count;
     if (target_here && count == 1) return true;
     Block<T> block{logits, WholeQuads(count), logits + kBlock};
-    // The target and the lanes beyond the row are seen as another class, which changes neither maximum nor minimum, and
-    // are added as classes without mass.
-    const bool copied = target_here || block.count != count;
+    Scan<T> scan;
+    // A target that does not decide the maximum is added as any class, and then taken away: digits are integers.
+    bool copied = block.count != count;
+    if (!copied) {
+      scan = ScanBlock(logits, count);
+      copied = target_here && !(widen(logits[target]) < scan.max);
+    }
+    // In a copy, what is no class of the row is seen as some other class, which changes neither maximum nor minimum,
+    // and added as a class without mass.
     const auto stand_in = [&](T value) {
       if (target_here) copy_[target] = value;
       std::fill(copy_ + count, copy_ + block.count, value);
@@ -448,8 +454,8 @@ class RowWalk {
       std::copy(logits, logits + count, copy_);
       stand_in(logits[target_here && target == 0 ? 1 : 0]);
       block.logits = copy_;
+      scan = ScanBlock(block.logits, block.count);
     }
-    const Scan<T> scan = ScanBlock(block.logits, block.count);
     if (scan.holds_nan_or_positive_infinity) {
       not_finite_ = true;
       return true;
@@ -474,15 +480,22 @@ class RowWalk {
     }
     if (copied) stand_in(MinusInfinity<T>());
     const bool above_clamp = scan.min > register_bin_.clamp;
-    if constexpr (kKeep) {
-      if (keep != nullptr) {
-        AddDigits<true>(copied || !above_clamp ? kAllClamped : digits, block, keep);
-        if (above_clamp) cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(block.count));
-        return true;
-      }
+    if (copied || !above_clamp) digits = kAllClamped;
+    if (kKeep && keep != nullptr) {
+      AddDigits<kKeep>(digits, block, keep);
+      if (above_clamp) cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(block.count));
+    } else {
+      AddDigits<false>(digits, block, nullptr);
     }
-    AddDigits<false>(copied || !above_clamp ? kAllClamped : digits, block, nullptr);
+    if (target_here && !copied) TakeAway(widen(logits[target]));
     return true;
+  }
+
+  void TakeAway(float logit) {
+    if (logit <= register_bin_.clamp) return;
+    const ExpSplit y = exp_split(logit);
+    const Digits digits = digits_of(y.mantissa, y.exponent, bin_);
+    add(digits_, {-digits.d0, -digits.d1, -digits.d2});
   }
 
   // All three digits, with values below the clamp raised to it.

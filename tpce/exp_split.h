@@ -44,7 +44,7 @@ inline constexpr float kC6 = 0x1.3f9ffep-13f;
 }  // namespace exp_split_constants
 
 // 2^f for |f| <= 0.502: the polynomial of exp_split.
-TPCE_HOST_DEVICE inline float exp2_polynomial(float f) {
+TPCE_ALWAYS_INLINE float exp2_polynomial(float f) {
   using namespace exp_split_constants;
   float p = fused_multiply_add(f, kC6, kC5);
   p = fused_multiply_add(f, p, kC4);
@@ -56,7 +56,7 @@ TPCE_HOST_DEVICE inline float exp2_polynomial(float f) {
 
 // The element's own magnitude chooses the reduction, never a block's maximum and never a clamped value: otherwise the
 // digits of one value would depend on its neighbours.
-TPCE_HOST_DEVICE inline ExpSplit exp_split(float x) {
+TPCE_ALWAYS_INLINE ExpSplit exp_split(float x) {
   using namespace exp_split_constants;
   if (-kNarrowLimit < x && x < kNarrowLimit) {
     const float t = fused_multiply_add(x, kLog2e, kRoundMagic);

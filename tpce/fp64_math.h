@@ -28,7 +28,7 @@ TPCE_HOST_DEVICE inline double power_of_two(std::int64_t exponent) {
 }
 
 // exp(x) for x <= 0, -inf included. Subnormal results are rounded twice, which costs at most one more unit of 2^-1074.
-TPCE_HOST_DEVICE inline double exp_fp64(double x) {
+TPCE_ALWAYS_INLINE double exp_fp64(double x) {
   using namespace fp64_constants;
   if (!(x > -746.0)) return 0.0;  // exp(-745.14) is half of 2^-1074
   const double k = fused_multiply_add(x, kLog2e, kRoundMagic) - kRoundMagic;
@@ -62,7 +62,7 @@ namespace fp64_detail {
 // log((1 + f) * (1 + c / (1 + f))) + k ln 2, where 1 + f in [sqrt(1/2), sqrt(2)] and |c| <= 2^-53.
 // With s = f / (2 + f): log(1 + f) = 2 s + s^3 R(s^2) = f - (f^2/2 - s (f^2/2 + s^2 R(s^2))), R = sum 2 s^(2i) / (2i +
 // 3).
-TPCE_HOST_DEVICE inline double log_reduced(double f, double c, double k) {
+TPCE_ALWAYS_INLINE double log_reduced(double f, double c, double k) {
   using namespace fp64_constants;
   const double s = f / (2.0 + f);
   const double z = s * s;
@@ -88,7 +88,7 @@ inline constexpr double kSqrt2 = 0x1.6a09e667f3bcdp+0;
 }  // namespace fp64_detail
 
 // log(x) for a positive, finite, normal x.
-TPCE_HOST_DEVICE inline double log_fp64(double x) {
+TPCE_ALWAYS_INLINE double log_fp64(double x) {
   const std::uint64_t bits = bit_cast<std::uint64_t>(x);
   std::int64_t k = static_cast<std::int64_t>(bits >> 52) - 1023;
   double significand = bit_cast<double>((bits & 0x000fffffffffffffu) | 0x3ff0000000000000u);
@@ -100,7 +100,7 @@ TPCE_HOST_DEVICE inline double log_fp64(double x) {
 }
 
 // log1p(x) = log(1 + x) for 0 <= x <= 1.
-TPCE_HOST_DEVICE inline double log1p_fp64(double x) {
+TPCE_ALWAYS_INLINE double log1p_fp64(double x) {
   if (x < 0x1.ap-2) return fp64_detail::log_reduced(x, 0.0, 0.0);  // 1 + x < sqrt(2): f is x itself
   const double u = 1.0 + x;
   const double lost = x - (u - 1.0);

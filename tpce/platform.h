@@ -12,6 +12,10 @@
 #define TPCE_HOST_DEVICE
 #endif
 
+// A function whose fused multiply-adds must become those of the instruction set that its caller is compiled for; in
+// code of its own it would call libm's.
+#define TPCE_ALWAYS_INLINE TPCE_HOST_DEVICE __attribute__((always_inline)) inline
+
 #if defined(__FAST_MATH__)
 #error "tpce needs IEEE arithmetic: build without -ffast-math"
 #endif

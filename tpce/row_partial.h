@@ -47,7 +47,7 @@ TPCE_HOST_DEVICE inline RowClass class_of(float max_logit) {
 }
 
 // Top bin of a grid row.
-TPCE_HOST_DEVICE inline std::int32_t bin_of_logit(float max_logit) {
+TPCE_ALWAYS_INLINE std::int32_t bin_of_logit(float max_logit) {
   return bin_of_exponent(exp_split(max_logit).exponent);
 }
 
