@@ -347,6 +347,7 @@ struct Block {
   const T* logits;
   std::int64_t count;
   const T* ahead;
+  const T* gradients;  // memory of the block's gradients, or null
 };
 
 // Adds the last kDigits digits of a block's exponentials; writes the exponentials to keep, whole vectors of them, where
@@ -368,6 +369,10 @@ HWY_INLINE void AddBlock(const Block<T>& block, const RegisterBin& bin, Accumula
     const std::int64_t k = j + PairLanes();
     PrefetchPair(block.ahead + j);
     PrefetchPair(block.ahead + k);
+    if constexpr (kKeep) {
+      PrefetchPair(block.gradients + j);
+      PrefetchPair(block.gradients + k);
+    }
     VF x0;
     VF x1;
     VF x2;
@@ -436,7 +441,8 @@ class RowWalk {
     const std::int64_t target = stretch.target - first;
     const bool target_here = target >= 0 && target < count;
     if (target_here && count == 1) return true;
-    Block<T> block{logits, WholeQuads(count), logits + kBlock};
+    const T* gradients = stretch.gradients != nullptr ? static_cast<const T*>(stretch.gradients) + first : logits;
+    Block<T> block{logits, WholeQuads(count), logits + kBlock, gradients};
     Scan<T> scan;
     // A target that does not decide the maximum is added as any class, and then taken away: digits are integers.
     bool copied = block.count != count;

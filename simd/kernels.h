@@ -21,6 +21,9 @@ struct RowLogits {
   std::int64_t classes = 0;
   std::int64_t width = 0;
   std::int64_t target = -1;  // -1: held elsewhere
+  // Where the gradients of this stretch will be written once the row is done, element by element as the logits are
+  // read, so that forward can ask memory for it; null where they will not, or over the logits.
+  const void* gradients = nullptr;
 };
 
 // The exponentials of columns [first, first + count) of a stretch, in units of Q_b, as forward made them.

@@ -31,12 +31,17 @@ std::string target_or_environment(const std::string& target) {
   return target.empty() && forced != nullptr ? std::string(forced) : target;
 }
 
+template <class Matrix>
+Matrix part_of(const Matrix& matrix, const Piece& piece, std::int64_t row) {
+  return matrix.row_range(row, 1).column_range(piece.first, piece.count);
+}
+
 RowLogits stretch_of(const Batch& batch, const Piece& piece, std::int64_t row) {
   const Shard& shard = batch.shards[piece.shard];
   const std::int64_t first_class = batch.plan.first_class(shard.index) + piece.first;
   const std::int64_t classes = std::clamp<std::int64_t>(batch.vocab - first_class, 0, piece.count);
   const std::int64_t target = batch.labels[row] - first_class;
-  return {.logits = shard.logits.row_range(row, 1).column_range(piece.first, piece.count).data,
+  return {.logits = part_of(shard.logits, piece, row).data,
           .classes = classes,
           .width = piece.count,
           .target = target >= 0 && target < classes ? target : -1};
@@ -78,7 +83,12 @@ RowPartial SimdBackend::partial_of(const Batch& batch, const Options& options, c
   if (batch.labels[row.row] == options.ignore_index) return RowPartial::only_flags(RowPartial::kIgnored);
   thread_local std::vector<RowLogits> stretches;
   stretches.clear();
-  for (const Piece& piece : row.pieces) stretches.push_back(stretch_of(batch, piece, row.row));
+  for (const Piece& piece : row.pieces) {
+    stretches.push_back(stretch_of(batch, piece, row.row));
+    if (row.gradients.empty()) continue;
+    const Matrix gradients = part_of(row.gradients[piece.shard], piece, row.row);
+    if (gradients.dtype == batch.shards[piece.shard].logits.dtype) stretches.back().gradients = gradients.data;
+  }
   if (stretches.empty()) return {};
   // Shards of one type are walked as one row; each other type makes a walk of its own.
   const auto dtype_of = [&](std::size_t i) { return batch.shards[row.pieces[i].shard].logits.dtype; };
@@ -101,9 +111,9 @@ BinnedSum SimdBackend::write_gradient(const Batch& batch, const GradientTask& ta
     DType dtype = DType::kFloat32;
     void* out = nullptr;
     if (!task.gradients.empty()) {
-      const Matrix& matrix = task.gradients[piece.shard];
-      dtype = matrix.dtype;
-      out = matrix.row_range(row.row, 1).column_range(piece.first, piece.count).data;
+      const Matrix gradients = part_of(task.gradients[piece.shard], piece, row.row);
+      dtype = gradients.dtype;
+      out = gradients.data;
     }
     const GradientKernel kernel = kernels_.gradient_of(batch.shards[piece.shard].logits.dtype, dtype);
     kernel(stretch_of(batch, piece, row.row), gradient, out, task.squares != nullptr ? &squares : nullptr,
@@ -134,15 +144,15 @@ void SimdBackend::partials(const Batch& batch, const Options& options, RowRange 
   const auto per_row = static_cast<std::int64_t>(tasks.size());
   if (per_row == 1) {
     for_each_row(batch, rows.count, nullptr, [&](std::int64_t i, BinnedSum&) {
-      into.store(i, partial_of(batch, options, {rows.first + i, tasks.front(), nullptr}));
+      into.store(i, partial_of(batch, options, {rows.first + i, tasks.front(), nullptr, {}}));
     });
     return;
   }
   std::vector<RowPartial> partials(static_cast<std::size_t>(rows.count * per_row));
   executor_->for_each(rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
-    partials[static_cast<std::size_t>(t)] =
-        partial_of(batch, options, {rows.first + t / per_row, tasks[static_cast<std::size_t>(t % per_row)], nullptr});
+    partials[static_cast<std::size_t>(t)] = partial_of(
+        batch, options, {rows.first + t / per_row, tasks[static_cast<std::size_t>(t % per_row)], nullptr, {}});
   });
   for (std::int64_t i = 0; i < rows.count; ++i) {
     RowPartial partial;
@@ -171,7 +181,8 @@ void SimdBackend::gradient(const Batch& batch, const Options&, const GradientTas
   };
   if (per_row == 1) {
     for_each_row(batch, task.rows.count, task.squares, [&](std::int64_t i, BinnedSum& squares) {
-      tpce::merge(squares, write_gradient(batch, task, gradient_of(i), {task.rows.first + i, tasks.front(), nullptr}));
+      tpce::merge(squares,
+                  write_gradient(batch, task, gradient_of(i), {task.rows.first + i, tasks.front(), nullptr, {}}));
     });
     return;
   }
@@ -180,7 +191,7 @@ void SimdBackend::gradient(const Batch& batch, const Options&, const GradientTas
     const DefaultFloatMode mode;
     const std::int64_t i = t / per_row;
     const BinnedSum squares = write_gradient(
-        batch, task, gradient_of(i), {task.rows.first + i, tasks[static_cast<std::size_t>(t % per_row)], nullptr});
+        batch, task, gradient_of(i), {task.rows.first + i, tasks[static_cast<std::size_t>(t % per_row)], nullptr, {}});
     if (task.squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);
     tpce::merge(*task.squares, squares);
@@ -196,7 +207,7 @@ void SimdBackend::forward_backward(const Batch& batch, const Options& options, c
   }
   for_each_row(batch, task.rows.count, task.squares, [&](std::int64_t i, BinnedSum& squares) {
     thread_local ExpCache cache(kCachedExponentials);
-    const RowTask row{task.rows.first + i, tasks.front(), &cache};
+    const RowTask row{task.rows.first + i, tasks.front(), &cache, task.gradients};
     const FinalRow final_row = kernels_.finalize(partial_of(batch, options, row));
     results.store(i, final_row);
     const RowGradient gradient = kernels_.row_gradient(final_row.saved, task.upstream.of_row(row.row));

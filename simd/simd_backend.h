@@ -59,11 +59,13 @@ class SimdBackend final : public Backend {
   // What one task does of one row: all of it, or, where there are too few rows to keep every thread busy, one piece.
   std::vector<Pieces> tasks_of_row(const Batch& batch, std::int64_t rows) const;
 
-  // One task: pieces of one row, and what its forward keeps for its backward, or null.
+  // One task: pieces of one row; for a backward that follows at once, what its forward keeps for it, or null, and where
+  // it will write, by shard.
   struct RowTask {
     std::int64_t row;
     const Pieces& pieces;
     ExpCache* cache;
+    std::span<const Matrix> gradients;
   };
   RowPartial partial_of(const Batch& batch, const Options& options, const RowTask& row) const;
   // Returns the squares, where the task asks for them.
