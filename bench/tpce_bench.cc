@@ -20,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/allocations.h"
 #include "bench/plain.h"
 #include "io/atomic_file.h"
 #include "io/logits_file.h"
@@ -196,26 +197,18 @@ class Rates : public benchmark::ConsoleReporter {
   std::map<std::string, std::vector<double>> rates_;
 };
 
-// Peak resident memory above what the logits hold, while one forward runs on a new backend, as a share of the logits.
+// Memory that one forward on a new backend takes beside the logits, at its peak, as a share of the logits.
 double extra_memory_share() {
   const Logits logits(DType::kBFloat16, 512, 128256);
   const Sharded sharded(logits, 1);
   const Batch batch{sharded.plan, sharded.shards, logits.labels(), logits.vocab()};
-  const auto status = [](const std::string& key) {
-    std::ifstream file("/proc/self/status");
-    for (std::string line; std::getline(file, line);) {
-      if (line.rfind(key + ":", 0) == 0) return std::stod(line.substr(key.size() + 1)) * 1024;
-    }
-    throw std::runtime_error("/proc/self/status: no " + key);
-  };
-  std::ofstream("/proc/self/clear_refs") << 5;  // the peak starts anew
-  const double before = status("VmRSS");
+  start_counting_allocations();
   simd::SimdOptions options;
   options.threads = 1;
   simd::SimdBackend backend(options);
   SelfCommunicator self;
   benchmark::DoNotOptimize(cross_entropy_forward(batch, {}, {}, {backend, self}).loss.value);
-  return (status("VmHWM") - before) / static_cast<double>(logits.bytes());
+  return static_cast<double>(peak_allocated()) / static_cast<double>(logits.bytes());
 }
 
 struct Settings {

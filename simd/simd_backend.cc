@@ -144,15 +144,15 @@ void SimdBackend::partials(const Batch& batch, const Options& options, RowRange 
   const auto per_row = static_cast<std::int64_t>(tasks.size());
   if (per_row == 1) {
     for_each_row(batch, rows.count, nullptr, [&](std::int64_t i, BinnedSum&) {
-      into.store(i, partial_of(batch, options, {rows.first + i, tasks.front(), nullptr, {}}));
+      into.store(i, partial_of(batch, options, {rows.first + i, tasks.front()}));
     });
     return;
   }
   std::vector<RowPartial> partials(static_cast<std::size_t>(rows.count * per_row));
   executor_->for_each(rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
-    partials[static_cast<std::size_t>(t)] = partial_of(
-        batch, options, {rows.first + t / per_row, tasks[static_cast<std::size_t>(t % per_row)], nullptr, {}});
+    partials[static_cast<std::size_t>(t)] =
+        partial_of(batch, options, {rows.first + t / per_row, tasks[static_cast<std::size_t>(t % per_row)]});
   });
   for (std::int64_t i = 0; i < rows.count; ++i) {
     RowPartial partial;
@@ -181,8 +181,7 @@ void SimdBackend::gradient(const Batch& batch, const Options&, const GradientTas
   };
   if (per_row == 1) {
     for_each_row(batch, task.rows.count, task.squares, [&](std::int64_t i, BinnedSum& squares) {
-      tpce::merge(squares,
-                  write_gradient(batch, task, gradient_of(i), {task.rows.first + i, tasks.front(), nullptr, {}}));
+      tpce::merge(squares, write_gradient(batch, task, gradient_of(i), {task.rows.first + i, tasks.front()}));
     });
     return;
   }
@@ -190,8 +189,8 @@ void SimdBackend::gradient(const Batch& batch, const Options&, const GradientTas
   executor_->for_each(task.rows.count * per_row, [&](std::int64_t t) {
     const DefaultFloatMode mode;
     const std::int64_t i = t / per_row;
-    const BinnedSum squares = write_gradient(
-        batch, task, gradient_of(i), {task.rows.first + i, tasks[static_cast<std::size_t>(t % per_row)], nullptr, {}});
+    const BinnedSum squares = write_gradient(batch, task, gradient_of(i),
+                                             {task.rows.first + i, tasks[static_cast<std::size_t>(t % per_row)]});
     if (task.squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);
     tpce::merge(*task.squares, squares);

@@ -64,8 +64,8 @@ class SimdBackend final : public Backend {
   struct RowTask {
     std::int64_t row;
     const Pieces& pieces;
-    ExpCache* cache;
-    std::span<const Matrix> gradients;
+    ExpCache* cache = nullptr;
+    std::span<const Matrix> gradients = {};
   };
   RowPartial partial_of(const Batch& batch, const Options& options, const RowTask& row) const;
   // Returns the squares, where the task asks for them.
