@@ -98,10 +98,10 @@ def run_worker(shape: Shape, what: str, environment: dict, options: argparse.Nam
             while any(process.poll() is None for process in ranks) and not any(process.poll() for process in ranks):
                 time.sleep(0.05)
             for rank, process in enumerate(ranks):
-                if process.poll():
+                if status := process.poll():
                     logs[rank].seek(0)
                     lines = logs[rank].read().strip().splitlines() or ["no message"]
-                    raise RuntimeError(f"{'.'.join(shape.key())}: rank {rank}: {lines[-1]}")
+                    raise RuntimeError(f"{'.'.join(shape.key())}: rank {rank}: status {status}: {lines[-1]}")
             return json.loads(ranks[0].stdout.read())
         finally:
             for process in ranks:
@@ -185,16 +185,18 @@ def main() -> int:
     parser.add_argument("--min-time", type=float, default=0.06, help="seconds that a turn lasts at least (0.06)")
     parser.add_argument("--tuning", choices=("auto", *TUNINGS), default="auto", help="auto: the best of all, measured")
     parser.add_argument("--no-memory", dest="memory", action="store_false", help="leave peak memory out")
-    parser.add_argument("--only", nargs="*", default=[], metavar="METHOD.MODE", help="these losses alone")
     parser.add_argument("--cache", type=Path, default=HERE.parents[1] / "build/peers-cache", help="compiled code")
     parser.add_argument("--versions", action="store_true", help="print the versions of the packages and stop")
-    parser.set_defaults(clock="wall")
+    parser.set_defaults(clock="wall", only=[])
     options = parser.parse_args()
     if options.versions:
         print(json.dumps(versions()))
         return 0
     if options.json is None:
         parser.error("--json: got nothing, expected a file to write")
+    for name in ("rows", "repetitions"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name}: got {getattr(options, name)}, expected 1 or more")
     result = measure(options)
     write(options.json, json.dumps(result, indent=1) + "\n")
     return 0
