@@ -116,6 +116,9 @@ def status_bytes(key: str) -> int:
 def peak_bytes(call: Call, problem: Problem) -> int:
     """What a call holds at most beyond the logits, its result included, of all ranks together. The allocator must
     return freed memory at once (torch_peers.py sees to it)."""
+    # What torch.compile holds is no part of the loss.
+    call(problem.logits, problem.labels)
+    problem.restore()
     with open("/proc/self/clear_refs", "w") as file:
         file.write("5")
     before = status_bytes("VmRSS")
