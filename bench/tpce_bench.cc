@@ -244,8 +244,12 @@ void register_quick(const std::string& capture) {
   add_all("fp32", {synthetic(DType::kFloat32, 64, 128256)});
   add_all("capture", {std::make_shared<Logits>(capture)});
   add("bf16_tp8/forward", [work = Work{synthetic(DType::kBFloat16, 64, 128256), 8}](auto& s) { run_forward(s, work); });
-  add("bf16_threads2/forward",
-      [work = Work{synthetic(DType::kBFloat16, 64, 128256), 1, 2}](auto& s) { run_forward(s, work); });
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    for (const std::int64_t tp : {1, 2}) {  // two shards on two threads: what two ranks do elsewhere
+      add_all(fmt::format("{}_threads2{}", name_of(dtype), tp == 1 ? "" : "_tp2"),
+              {synthetic(dtype, 64, 128256), tp, 2});
+    }
+  }
   for (const int threads : {1, 2}) {
     add(fmt::format("one_row_threads{}/forward", threads),
         [work = Work{synthetic(DType::kBFloat16, 1, 262144), 1, threads}](auto& s) { run_forward(s, work); });
@@ -290,7 +294,7 @@ nlohmann::ordered_json to_json(const Rates& rates) {
   json["target"] = target();
   for (const auto& [name, values] : rates.all()) {
     const auto [low, high] = std::minmax_element(values.begin(), values.end());
-    json["elements_per_ns"][name] = {{"median", rates.median(name)}, {"min", *low}, {"max", *high}};
+    json["elements_per_ns"][name] = {{"median", rates.median(name)}, {"min", *low}, {"max", *high}, {"values", values}};
   }
   return json;
 }
