@@ -690,44 +690,49 @@ HWY_INLINE VU RoundNormalToHighHalf(VF v) {
   return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
 }
 
-// Exponentials of a block, in units of Q_b: those that forward kept, or made anew. At(d, j, count) is those of elements
-// [j, j + lanes) of which the block has `count` or more; AtPair, those of a pair, as LoadPair orders them.
-template <class T>
-struct KeptExponentials {
-  const float* values;  // whole pairs were kept
+// Whether the gradients of these logits are made in the order of LoadPair: two bf16 are then joined again without a
+// shuffle.
+template <class T, class Out>
+constexpr bool kInPairs = std::is_same_v<T, BFloat16>&& std::is_same_v<Out, BFloat16>;
 
-  VF At(D d, std::int64_t j, std::int64_t) const { return hn::LoadU(d, values + j); }
-  void AtPair(D d, std::int64_t j, std::int64_t, VF& y0, VF& y1) const {
-    y0 = hn::LoadU(d, values + j);
-    y1 = hn::LoadU(d, values + j + hn::Lanes(d));
+// Exponentials of a block, in units of Q_b: those that forward kept, or made anew. At4() gives those of elements [j, j
+// + QuadLanes()), of which the block may have fewer.
+struct KeptExponentials {
+  const float* values;  // whole quads
+
+  void At4(D d, std::int64_t j, VF& y0, VF& y1, VF& y2, VF& y3) const {
+    const float* p = values + j;
+    y0 = hn::LoadU(d, p);
+    y1 = hn::LoadU(d, p + hn::Lanes(d));
+    y2 = hn::LoadU(d, p + 2 * hn::Lanes(d));
+    y3 = hn::LoadU(d, p + 3 * hn::Lanes(d));
   }
 };
 
-template <class T>
+template <class T, bool kPairs>
 struct NewExponentials {
   const T* logits;
+  std::int64_t count;
   float magic;  // of register_bin(b)
 
-  VF At(D d, std::int64_t j, std::int64_t count) const {
+  void At4(D d, std::int64_t j, VF& y0, VF& y1, VF& y2, VF& y3) const {
     const T* p = logits + j;
-    HWY_ALIGN T tail[HWY_MAX_BYTES / sizeof(float)];
-    if (count < static_cast<std::int64_t>(hn::Lanes(d))) p = Padded(p, count, tail, hn::Lanes(d));
-    return RegisterExp(d, LoadWide(d, p), hn::Set(d, magic));
-  }
-  void AtPair(D d, std::int64_t j, std::int64_t count, VF& y0, VF& y1) const {
-    const T* p = logits + j;
-    HWY_ALIGN T tail[2 * HWY_MAX_BYTES / sizeof(float)];
-    if (count < PairLanes()) p = Padded(p, count, tail, static_cast<std::size_t>(PairLanes()));
-    LoadPair(d, p, y0, y1);
-    y0 = RegisterExp(d, y0, hn::Set(d, magic));
-    y1 = RegisterExp(d, y1, hn::Set(d, magic));
-  }
-
- private:
-  static const T* Padded(const T* p, std::int64_t count, T* tail, std::size_t size) {
-    std::fill(tail, tail + size, p[0]);
-    std::copy(p, p + count, tail);
-    return tail;
+    HWY_ALIGN T tail[4 * HWY_MAX_BYTES / sizeof(float)];
+    if (count - j < QuadLanes()) {
+      std::fill(tail, tail + QuadLanes(), p[0]);
+      std::copy(p, logits + count, tail);
+      p = tail;
+    }
+    if constexpr (kPairs) {
+      LoadPair(d, p, y0, y1);
+      LoadPair(d, p + PairLanes(), y2, y3);
+    } else {
+      y0 = LoadWide(d, p);
+      y1 = LoadWide(d, p + hn::Lanes(d));
+      y2 = LoadWide(d, p + 2 * hn::Lanes(d));
+      y3 = LoadWide(d, p + 3 * hn::Lanes(d));
+    }
+    RegisterExp4(d, y0, y1, y2, y3, hn::Set(d, magic));
   }
 };
 
@@ -738,40 +743,41 @@ HWY_INLINE float OneFactor(const RowGradient& gradient, std::int32_t bin) {
   return power >= -38 && power <= 100 ? gradient.factor * static_cast<float>(power_of_two(power)) : 0.0f;
 }
 
-// Gradients of a block: exponentials times OneFactor(). Only bf16 logits have pairs that are not two vectors in order.
-template <class T, class Out, template <class> class Exponentials>
-HWY_INLINE void ScaleBlock(const Exponentials<T>& exponentials, std::int64_t count, float factor, Out* out) {
+HWY_INLINE void StoreRoundedPair(D d, VF even, VF odd, BFloat16* p) {
+  const DU du;
+  const VU low = hn::ShiftRight<16>(RoundNormalToHighHalf(even));
+  const VU high = hn::And(RoundNormalToHighHalf(odd), hn::Set(du, 0xffff0000u));
+  hn::StoreU(hn::Or(low, high), du, reinterpret_cast<std::uint32_t*>(p));
+}
+
+// Gradients of a block: exponentials times OneFactor().
+template <bool kPairs, class Exponentials, class Out>
+HWY_INLINE void ScaleBlock(const Exponentials& exponentials, std::int64_t count, float factor, Out* out) {
   const D d;
   const VF scale = hn::Set(d, factor);
-  if constexpr (std::is_same_v<T, BFloat16> && std::is_same_v<Out, BFloat16>) {
-    const DU du;
-    for (std::int64_t j = 0; j < count; j += PairLanes()) {
-      VF even;
-      VF odd;
-      exponentials.AtPair(d, j, count - j, even, odd);
-      const VU low = hn::ShiftRight<16>(RoundNormalToHighHalf(hn::Mul(even, scale)));
-      const VU high = hn::And(RoundNormalToHighHalf(hn::Mul(odd, scale)), hn::Set(du, 0xffff0000u));
-      const VU pair = hn::Or(low, high);
-      if (j + PairLanes() <= count) {
-        hn::StoreU(pair, du, reinterpret_cast<std::uint32_t*>(out + j));
-      } else {
-        HWY_ALIGN BFloat16 tail[2 * HWY_MAX_BYTES / sizeof(float)];
-        hn::Store(pair, du, reinterpret_cast<std::uint32_t*>(tail));
-        std::copy(tail, tail + (count - j), out + j);
-      }
+  for (std::int64_t j = 0; j < count; j += QuadLanes()) {
+    VF y0;
+    VF y1;
+    VF y2;
+    VF y3;
+    exponentials.At4(d, j, y0, y1, y2, y3);
+    y0 = hn::Mul(y0, scale);
+    y1 = hn::Mul(y1, scale);
+    y2 = hn::Mul(y2, scale);
+    y3 = hn::Mul(y3, scale);
+    HWY_ALIGN Out tail[4 * HWY_MAX_BYTES / sizeof(float)];
+    const bool whole = j + QuadLanes() <= count;
+    Out* p = whole ? out + j : tail;
+    if constexpr (kPairs) {
+      StoreRoundedPair(d, y0, y1, p);
+      StoreRoundedPair(d, y2, y3, p + PairLanes());
+    } else {
+      StoreRounded(d, y0, p);
+      StoreRounded(d, y1, p + hn::Lanes(d));
+      StoreRounded(d, y2, p + 2 * hn::Lanes(d));
+      StoreRounded(d, y3, p + 3 * hn::Lanes(d));
     }
-  } else {
-    const auto lanes = static_cast<std::int64_t>(hn::Lanes(d));
-    for (std::int64_t j = 0; j < count; j += lanes) {
-      const VF dz = hn::Mul(exponentials.At(d, j, count - j), scale);
-      if (j + lanes <= count) {
-        StoreRounded(d, dz, out + j);
-      } else {
-        HWY_ALIGN float tail[HWY_MAX_BYTES / sizeof(float)];
-        hn::Store(dz, d, tail);
-        for (std::int64_t i = 0; i < count - j; ++i) round_to(tail[i], &out[j + i]);
-      }
-    }
+    if (!whole) std::copy(tail, tail + (count - j), out + j);
   }
 }
 
@@ -820,17 +826,17 @@ void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* grad
       const bool direct = out != nullptr && squares == nullptr;
       // Whatever stands in the target's place is overwritten with its gradient.
       if (std::is_same_v<T, Out> && kept_factor != 0.0f && direct) {
-        ScaleBlock<T, T>(KeptExponentials<T>{kept->values}, count, kept_factor, static_cast<T*>(gradients) + j);
+        ScaleBlock<kInPairs<T, T> >(KeptExponentials{kept->values}, count, kept_factor, static_cast<T*>(gradients) + j);
       } else {
         const bool scales = factor != 0.0f && MinOf(logits + j, count) > bin.clamp;
-        const NewExponentials<T> exponentials{logits + j, bin.magic};
         if (scales && direct) {
-          ScaleBlock(exponentials, count, factor, out + j);
+          const NewExponentials<T, kInPairs<T, Out> > exponentials{logits + j, count, bin.magic};
+          ScaleBlock<kInPairs<T, Out> >(exponentials, count, factor, out + j);
         } else {
           float* dz = buffer;
           if constexpr (std::is_same_v<Out, float>) dz = out != nullptr ? out + j : buffer;
           if (scales) {
-            ScaleBlock(exponentials, count, factor, dz);
+            ScaleBlock<false>(NewExponentials<T, false>{logits + j, count, bin.magic}, count, factor, dz);
           } else {
             GradientOfBlock(logits + j, count, gradient, dz);
           }
