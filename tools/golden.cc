@@ -95,8 +95,11 @@ struct MakeCommand {
   std::string out;
 
   int run() const {
-    for (const std::string& file : files) {
-      if (same_file(out, file)) throw std::invalid_argument(fmt::format("out: {} is an input", io::printable(out)));
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      const io::LogitsRequest input = problem.input(files, i);
+      if (same_file(out, input.file) || (input.labels_file && same_file(out, *input.labels_file))) {
+        throw std::invalid_argument(fmt::format("out: {} is an input", io::printable(out)));
+      }
     }
     std::vector<std::int64_t> steps;
     for (std::size_t i = 0; i < files.size(); ++i) steps.push_back(static_cast<std::int64_t>(i) + 1);

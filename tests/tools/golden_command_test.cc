@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 
@@ -210,6 +211,22 @@ TEST_F(GoldenCommand, LabelsInFilesOfTheirOwn) {
                              directory / "other.txt"});
   EXPECT_EQ(one.exit_code, 2);
   EXPECT_TRUE(has(one.err, "labels"));
+}
+
+TEST_F(GoldenCommand, OutMayNotBeAnInputByAnyName) {
+  const std::string logits = directory / "z.npy", labels = directory / "t.npy", good = directory / "good.npy";
+  write_text(logits, npy("<f4", "(2, 4)", bytes_of(std::vector<float>{1, 2, 3, 4, 5, 6.5f, -1, 0})));
+  const std::string text = npy("<i8", "(2,)", bytes_of(std::vector<std::int64_t>{0, 3}));
+  write_text(labels, text);
+  write_text(good, text);
+  std::filesystem::create_symlink(labels, directory / "symbolic.npy");
+  std::filesystem::create_hard_link(labels, directory / "hard.npy");
+  for (const std::string& out : {labels, directory / "symbolic.npy", directory / "hard.npy", directory / "./t.npy"}) {
+    const Output output = golden({"make", logits, logits, "--labels", good, "--labels", labels, "--out", out});
+    EXPECT_EQ(output.exit_code, 2) << out;
+    EXPECT_EQ(output.err, "tpce: error: out: " + out + " is an input\n");
+    EXPECT_EQ(read_text(labels), text);
+  }
 }
 
 TEST_F(GoldenCommand, RefusesAndWritesNothing) {

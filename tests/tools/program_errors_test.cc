@@ -130,6 +130,10 @@ TEST(ProgramErrors, PlacesThatAreNoFiles) {
     EXPECT_TRUE(has(refusal(directory, {"loss", file, option, directory.path()}), directory.path()));
     EXPECT_TRUE(has(refusal(directory, {"loss", file, option, directory / "g.txt"}), "g.txt"));
     EXPECT_TRUE(has(refusal(directory, {"loss", file, option, file}), "input"));
+    const std::string labels = directory / "labels.npy";
+    write_text(labels, npy("<i8", "(2,)", bytes_of(std::vector<std::int64_t>{0, 0})));
+    EXPECT_TRUE(has(refusal(directory, {"loss", file, "--labels", labels, option, labels}), labels + " is an input"));
+    std::filesystem::remove(labels);
   }
   EXPECT_TRUE(
       has(refusal(directory, {"loss", file, "--per-row", directory / "same.npy", "--grad", directory / "./same.npy"}),
