@@ -5,9 +5,10 @@
 //   # tpce: input 1 sha256=<64 digits> labels_sha256=<64 digits> rows=64 vocab=49152 dtype=bf16
 //   # tpce: bits 1 loss=0x40331fd9 grad_norm=0x3dd5db6f
 //
-// The method's line goes on with tp=, shards= or order= where the method's bits depend on them, and only there.
-// labels_sha256 is there where the labels have a file of their own. No path, date or machine: the same inputs and
-// method give the same bytes everywhere.
+// The method's line goes on with tp=, shards= or order= where the method's bits depend on them, and only there; then
+// with the options that change the loss and are not the defaults: reduction=, ignore_index=, vocab=, empty_mean=,
+// cast=. labels_sha256 is there where the labels have a file of their own. No path, date or machine: the same inputs
+// and method give the same bytes everywhere.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ struct Input {
 
 struct Method {
   std::string name = "canonical";
-  // tp, shards, order: in this order, only where the method's bits depend on them.
+  // In the order above.
   std::vector<std::pair<std::string, std::string>> details = {};
 
   friend bool operator==(const Method& a, const Method& b) { return a.name == b.name && a.details == b.details; }

@@ -3,7 +3,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <charconv>
 #include <memory>
 #include <optional>
 #include <stdexcept>
@@ -41,7 +40,7 @@ constexpr const char* kMakeExamples = R"(Examples:
 
 constexpr const char* kCheckExamples = R"(Examples:
   tpce golden check golden.txt step1.safetensors step2.safetensors
-      computes the losses again with the method that the file records; FILEs stand for its steps, in order
+      computes the losses again with the method and options that the file records; FILEs stand for its steps, in order
   tpce golden check golden.txt step1.safetensors step2.safetensors --tp 8 --backend scalar
       the canonical bits may depend on neither
   mpirun -n 4 tpce golden check golden.txt step1.safetensors step2.safetensors
@@ -72,6 +71,7 @@ golden::Results compute(const std::vector<std::string>& files, const std::vector
     results.method.details.emplace_back(
         "order", fmt::format("{},{},{}", name_of(order.classes), name_of(order.ranks), name_of(order.rows)));
   }
+  for (auto& option : changed_options(request)) results.method.details.push_back(std::move(option));
   for (std::size_t i = 0; i < files.size(); ++i) {
     const io::LogitsFile file(problem.input(files, i));
     const Evaluation result = evaluate(files[i], file, request, nullptr);
@@ -115,14 +115,12 @@ struct MakeCommand {
 };
 
 std::int64_t parse_recorded_tp(const std::string& text) {
-  std::int64_t tp = 0;
-  const char* end = text.data() + text.size();
-  const auto [stopped, error] = std::from_chars(text.data(), end, tp);
-  if (error != std::errc() || stopped != end || tp < 1 || tp > ShardPlan::kMaxShards) {
+  const auto tp = parse_whole_number(text);
+  if (!tp || *tp < 1 || *tp > ShardPlan::kMaxShards) {
     throw std::invalid_argument(
         fmt::format("tp: got {}, expected a whole number in 1..{}", io::quote(text), ShardPlan::kMaxShards));
   }
-  return tp;
+  return *tp;
 }
 
 std::vector<std::int64_t> parse_recorded_shards(const std::string& text) {
@@ -133,7 +131,7 @@ std::vector<std::int64_t> parse_recorded_shards(const std::string& text) {
   return widths;
 }
 
-// What check and update share: a golden file, and results for its steps by the method that it records.
+// What check and update share: a golden file, and results for its steps by the method and options that it records.
 struct GoldenAndResults {
   golden::Trajectory golden;
   golden::Results results;
@@ -152,16 +150,18 @@ Request RecomputeCommand::recorded_request(const golden::Record& record) const {
   if (!record.method) return problem.request("canonical");
   std::optional<std::int64_t> tp;
   std::vector<std::int64_t> shards;
+  ProblemOptions recorded = problem;
   try {
     (void)choose_method(record.method->name, std::nullopt);
     for (const auto& [key, value] : record.method->details) {
       if (key == "tp") tp = parse_recorded_tp(value);
       if (key == "shards") shards = parse_recorded_shards(value);
+      recorded.set_default(key, value);
     }
   } catch (const std::invalid_argument& error) {
     io::fail(golden_file, "line {}: # tpce: {}", record.method_line, error.what());
   }
-  Request request = problem.request(record.method->name);
+  Request request = recorded.request(record.method->name);
   if (request.choice.method.bits_depend_on_order && !problem.cuts_vocabulary()) {
     request.tp = tp.value_or(request.tp);
     request.shards = shards;

@@ -19,16 +19,32 @@ namespace {
 // What each user of threads allows.
 constexpr std::int64_t kMaxThreads = 1024;
 
+constexpr const char* kWholeNumber = "a whole number of at most 64 bits";
+
+EmptyMean empty_mean_from_name(const std::string& name) {
+  if (name == "nan") return EmptyMean::kNan;
+  if (name == "zero") return EmptyMean::kZero;
+  throw std::invalid_argument(fmt::format("empty-mean: got {}, expected nan or zero", io::quote(name)));
+}
+
+void check_cast(const std::string& name) {
+  if (name != "fp32") throw std::invalid_argument(fmt::format("cast: got {}, expected fp32", io::quote(name)));
+}
+
 }  // namespace
 
-std::string whole_number(const std::string& text) {
+std::optional<std::int64_t> parse_whole_number(const std::string& text) {
   std::int64_t value = 0;
   const char* end = text.data() + text.size();
   const auto [stopped, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stopped != end) {
-    throw CLI::ValidationError(fmt::format("got {}, expected a whole number of at most 64 bits", io::quote(text)));
-  }
-  return std::to_string(value);
+  if (error != std::errc() || stopped != end) return std::nullopt;
+  return value;
+}
+
+std::string whole_number(const std::string& text) {
+  const auto value = parse_whole_number(text);
+  if (!value) throw CLI::ValidationError(fmt::format("got {}, expected {}", io::quote(text), kWholeNumber));
+  return std::to_string(*value);
 }
 
 std::vector<std::int64_t> parse_widths(const std::string& text) {
@@ -57,6 +73,19 @@ bool same_file(const std::string& a, const std::string& b) {
   return place(a) == place(b);
 }
 
+std::vector<std::pair<std::string, std::string>> changed_options(const Request& request) {
+  const Options defaults, &options = request.options;
+  std::vector<std::pair<std::string, std::string>> changed;
+  if (options.reduction != defaults.reduction) changed.emplace_back("reduction", name_of(options.reduction));
+  if (options.ignore_index != defaults.ignore_index) {
+    changed.emplace_back("ignore_index", std::to_string(options.ignore_index));
+  }
+  if (request.vocab) changed.emplace_back("vocab", std::to_string(*request.vocab));
+  if (options.empty_mean != defaults.empty_mean) changed.emplace_back("empty_mean", "zero");
+  if (request.cast_to_fp32) changed.emplace_back("cast", "fp32");
+  return changed;
+}
+
 void ProblemOptions::add_problem_to(CLI::App& command) {
   command
       .add_option("--labels", labels_,
@@ -77,11 +106,16 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
   command.add_option("--vocab", vocab_, "classes; columns beyond are padding, carry no mass and get gradient 0")
       ->type_name("N")
       ->transform(whole_number);
-  command.add_option("--ignore-index", options.ignore_index, "rows with this label are ignored")
+  command.add_option("--ignore-index", ignore_index_, "rows with this label are ignored")
       ->type_name("K")
-      ->transform(whole_number);
-  command.add_option("--reduction", reduction_, "over the rows that are not ignored")->type_name("none|sum|mean");
-  command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored")->type_name("nan|zero");
+      ->transform(whole_number)
+      ->default_str(std::to_string(Options().ignore_index));
+  command.add_option("--reduction", reduction_, "over the rows that are not ignored")
+      ->type_name("none|sum|mean")
+      ->default_str("mean");
+  command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored")
+      ->type_name("nan|zero")
+      ->default_str("nan");
   command
       .add_option("--non-finite", non_finite_,
                   "what a row with NaN or +inf, or nothing above -inf, does: its loss and gradient are NaN, or the "
@@ -120,6 +154,31 @@ io::LogitsRequest ProblemOptions::input(const std::vector<std::string>& files, s
           .dtype = dtype_ ? std::optional(dtype_from_name(*dtype_)) : std::nullopt};
 }
 
+void ProblemOptions::set_default(const std::string& name, const std::string& value) {
+  const auto number = [&] {
+    const auto parsed = parse_whole_number(value);
+    if (!parsed)
+      throw std::invalid_argument(fmt::format("{}: got {}, expected {}", name, io::quote(value), kWholeNumber));
+    return parsed;
+  };
+  if (name == "reduction") {
+    (void)reduction_from_name(value);
+    if (!reduction_) reduction_ = value;
+  } else if (name == "ignore_index") {
+    const auto parsed = number();
+    if (!ignore_index_) ignore_index_ = parsed;
+  } else if (name == "vocab") {
+    const auto parsed = number();
+    if (!vocab_) vocab_ = parsed;
+  } else if (name == "empty_mean") {
+    (void)empty_mean_from_name(value);
+    if (!empty_mean_) empty_mean_ = value;
+  } else if (name == "cast") {
+    check_cast(value);
+    if (!cast_) cast_ = value;
+  }
+}
+
 Request ProblemOptions::request(const std::string& default_method) const {
   if (threads_ < 0 || threads_ > kMaxThreads) {
     throw std::invalid_argument(fmt::format("threads: got {}, expected 0..{}", threads_, kMaxThreads));
@@ -131,20 +190,16 @@ Request ProblemOptions::request(const std::string& default_method) const {
                   .vocab = vocab_,
                   .cast_to_fp32 = cast_.has_value(),
                   .threads = static_cast<int>(threads_),
-                  .options = options};
+                  .options = {}};
   if (request.choice.method.name == "canonical") request.tp = ranks().size();
   request.tp = tp_.value_or(request.tp);
-  if (cast_ && *cast_ != "fp32") {
-    throw std::invalid_argument(fmt::format("cast: got {}, expected fp32", io::quote(*cast_)));
-  }
-  request.options.reduction = reduction_from_name(reduction_);
-  if (empty_mean_ == "zero") {
-    request.options.empty_mean = EmptyMean::kZero;
-  } else if (empty_mean_ != "nan") {
-    throw std::invalid_argument(fmt::format("empty-mean: got {}, expected nan or zero", io::quote(empty_mean_)));
-  }
+  if (cast_) check_cast(*cast_);
+  Options& options = request.options;
+  options.ignore_index = ignore_index_.value_or(options.ignore_index);
+  if (reduction_) options.reduction = reduction_from_name(*reduction_);
+  if (empty_mean_) options.empty_mean = empty_mean_from_name(*empty_mean_);
   if (non_finite_ == "error") {
-    request.options.non_finite_row = NonFiniteRow::kError;
+    options.non_finite_row = NonFiniteRow::kError;
   } else if (non_finite_ != "nan") {
     throw std::invalid_argument(fmt::format("non-finite: got {}, expected nan or error", io::quote(non_finite_)));
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tools/evaluate.h"
@@ -15,11 +16,18 @@ namespace tpce::tools {
 // that is too large as the largest.
 std::string whole_number(const std::string& text);
 
+// A decimal integer of 64 bits; nothing for any other text.
+std::optional<std::int64_t> parse_whole_number(const std::string& text);
+
 // "1000,0,24": at least one width. Throws std::invalid_argument; whether they add up is for the shard plan to say.
 std::vector<std::int64_t> parse_widths(const std::string& text);
 
 // Whether two paths name one file, whether it exists yet or not.
 bool same_file(const std::string& a, const std::string& b);
+
+// The options of a request that change what its loss is, by name, where they are not the defaults. Not --non-finite,
+// which only stops.
+std::vector<std::pair<std::string, std::string>> changed_options(const Request& request);
 
 class ProblemOptions {
  public:
@@ -28,6 +36,9 @@ class ProblemOptions {
   void add_problem_to(CLI::App& command);
   // What computes it: --tp, --shards, --backend, --threads and, where the caller does not know it already, --method.
   void add_runtime_to(CLI::App& command, bool with_method);
+
+  // What an option of changed_options() is where the command line does not give it; other names are passed over.
+  void set_default(const std::string& name, const std::string& value);
 
   // Each throws std::invalid_argument for names that are not known.
   // Where the logits and labels of files[i] are read.
@@ -39,7 +50,6 @@ class ProblemOptions {
 
   std::optional<std::string> method;
   std::optional<std::string> backend;
-  Options options;
 
  private:
   std::vector<std::string> labels_;
@@ -48,8 +58,9 @@ class ProblemOptions {
   std::optional<std::string> dtype_;
   std::optional<std::string> cast_;
   std::optional<std::int64_t> vocab_;
-  std::string reduction_ = "mean";
-  std::string empty_mean_ = "nan";
+  std::optional<std::int64_t> ignore_index_;
+  std::optional<std::string> reduction_;
+  std::optional<std::string> empty_mean_;
   std::string non_finite_ = "nan";
   std::optional<std::int64_t> tp_;
   std::optional<std::string> shards_;

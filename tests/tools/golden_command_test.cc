@@ -74,6 +74,51 @@ TEST_F(GoldenCommand, RecordsWhatTheBitsDependOn) {
   EXPECT_EQ(golden({"check", directory / "s.txt", first, second}).exit_code, 0);
 }
 
+TEST_F(GoldenCommand, RecordsAndReusesOptionsThatChangeTheLoss) {
+  const auto words = [&](const char* command, Words more) {
+    more.insert(more.begin(), {command, directory / "g.txt", first, second});
+    return more;
+  };
+  const std::vector<std::pair<Words, std::string>> ways{
+      {{"--reduction", "sum"}, "reduction=sum"},
+      {{"--ignore-index", "3"}, "ignore_index=3"},
+      {{"--vocab", "4"}, "vocab=4"},
+      {{"--empty-mean", "zero", "--ignore-index", "0"}, "ignore_index=0 empty_mean=zero"},
+      {{"--cast", "fp32"}, "cast=fp32"},
+      {{"--reduction", "sum", "--method", "log_softmax", "--tp", "2"}, "reduction=sum"},
+  };
+  for (const auto& [options, recorded] : ways) {
+    SCOPED_TRACE(recorded);
+    const std::string text = make("g.txt", options);
+    EXPECT_TRUE(has(text.substr(0, text.find("\n#", text.find("method ")) + 1), " " + recorded + "\n"));
+    const Output check = golden(words("check", {}));
+    EXPECT_EQ(check.exit_code, 0);
+    EXPECT_EQ(check.out, directory / "g.txt: 2 steps are equal\n");
+    EXPECT_TRUE(has(golden(words("update", {})).out, "nothing changed"));
+  }
+  // The default of an option is in no file.
+  EXPECT_EQ(make("g.txt", {"--reduction", "mean", "--ignore-index", "-100", "--empty-mean", "nan"}), make("plain.txt"));
+
+  // The command line goes before the file, and that is said.
+  const std::string sum = make("g.txt", {"--reduction", "sum"});
+  const Output mean = golden(words("check", {"--reduction", "mean"}));
+  EXPECT_EQ(mean.exit_code, 1);
+  EXPECT_EQ(mean.out.rfind("note: the method is 'canonical', recorded is 'canonical reduction=sum'\n", 0), 0u)
+      << mean.out;
+  EXPECT_EQ(golden(words("update", {"--reduction", "mean"})).exit_code, 0);
+  EXPECT_EQ(read_text(directory / "g.txt"), read_text(directory / "plain.txt"));
+}
+
+TEST_F(GoldenCommand, ReusesTheCastOfFp64Logits) {
+  const std::string logits = directory / "z.npy", labels = directory / "t.npy";
+  write_text(logits, npy("<f8", "(1, 2)", bytes_of(std::vector<double>{20.0000001, 0})));
+  write_text(labels, npy("<i8", "(1,)", bytes_of(std::vector<std::int64_t>{0})));
+  const std::string out = directory / "g.txt";
+  ASSERT_EQ(golden({"make", logits, "--labels", labels, "--cast", "fp32", "--out", out}).exit_code, 0);
+  const Output check = golden({"check", out, logits, "--labels", labels});
+  EXPECT_EQ(check.exit_code, 0) << check.out << check.err;
+}
+
 TEST_F(GoldenCommand, ChecksAtAnyTp) {
   make("g.txt");
   for (const Words& way : std::vector<Words>{{}, {"--tp", "3"}, {"--backend", "scalar"}, {"--shards", "0,4"}}) {
@@ -179,6 +224,11 @@ TEST_F(GoldenCommand, ABadRecordIsNamedByFileAndLine) {
       {"# tpce: method log_softmax tp=0", "tp: got '0'"},
       {"# tpce: method log_softmax shards=1,x", "shards: got '1,x'"},
       {"# tpce: method log_softmax shards=-1,5", "shards: got '-1,5'"},
+      {"# tpce: method log_softmax reduction=max", "reduction: got 'max'"},
+      {"# tpce: method log_softmax ignore_index=1x", "ignore_index: got '1x'"},
+      {"# tpce: method log_softmax vocab=1e3", "vocab: got '1e3'"},
+      {"# tpce: method log_softmax empty_mean=one", "empty-mean: got 'one'"},
+      {"# tpce: method log_softmax cast=fp16", "cast: got 'fp16'"},
   };
   for (const auto& [line, part] : wrong) {
     write_text(directory / "g.txt", edited(good, method, line));
