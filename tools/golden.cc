@@ -236,7 +236,9 @@ Command add_one(CLI::App& golden, const char* name, const char* description, con
   if constexpr (!std::is_same_v<T, MakeCommand>) {
     app->add_option("GOLDEN", command->golden_file, "the golden file")->required();
   }
-  app->add_option("FILE", command->files, "logits and labels of one step each, as in tpce loss, in order")->required();
+  app->add_option("FILE", command->files, "logits and labels of one step each, as in tpce loss, in order")
+      ->required()
+      ->default_str("");
   command->problem.add_problem_to(*app);
   if constexpr (std::is_same_v<T, MakeCommand>) {
     command->problem.add_runtime_to(*app, true);

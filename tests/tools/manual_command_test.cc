@@ -14,6 +14,7 @@ TEST(ManualCommand, DocsAreUpToDate) {
   const Output output = run(directory, {"manual"});
   EXPECT_EQ(output.exit_code, 0) << output.err;
   EXPECT_EQ(output.out, read_text(TPCE_SOURCE_DIR "/docs/cli.md"));
+  EXPECT_EQ(output.out.find("[]"), std::string::npos);  // the empty list that an argument has before it is read
 }
 
 TEST(ManualCommand, WritesAPageForEveryCommand) {
