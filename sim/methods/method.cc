@@ -70,8 +70,16 @@ void write(const Matrix& gradient, std::int64_t row, std::span<const float> from
   });
 }
 
-bool has_nan_or_positive_infinity(std::span<const float> row) {
-  return std::any_of(row.begin(), row.end(), [](float x) { return !(x < std::numeric_limits<float>::infinity()); });
+// As the canonical loss has it: such a row has no loss.
+void refuse_non_finite(std::span<const float> logits, std::int64_t row) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::string name = "logits: row " + std::to_string(row);
+  if (std::any_of(logits.begin(), logits.end(), [](float x) { return !(x < kInfinity); })) {
+    throw std::invalid_argument(name + " holds NaN or +inf, expected less");
+  }
+  if (std::all_of(logits.begin(), logits.end(), [](float x) { return x == -kInfinity; })) {
+    throw std::invalid_argument(name + " has nothing above -inf, expected a finite value");
+  }
 }
 
 // The value with one NaN for all: the one that an operation makes differs between machines.
@@ -168,9 +176,7 @@ MethodOutput run(const Method& method, const MethodInput& input) {
       for (std::size_t rank = 0; rank < by_rank.size(); ++rank) {
         read(batch.shards[by_rank[rank]], index, row.part(std::span<float>(logits), static_cast<std::int64_t>(rank)));
       }
-      if (input.options.non_finite_row == NonFiniteRow::kError && has_nan_or_positive_infinity(logits)) {
-        throw std::invalid_argument("logits: row " + std::to_string(index) + " holds NaN or +inf, expected less");
-      }
+      if (input.options.non_finite_row == NonFiniteRow::kError) refuse_non_finite(logits, index);
       output.nll[i] = canonical(method.evaluate(row, row_upstream(input, index, output.valid_rows), gradient));
       std::transform(gradient.begin(), gradient.end(), gradient.begin(), canonical<float>);
       output.target_grad[i] = gradient[row.target_index()];

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <stdexcept>
@@ -279,6 +280,11 @@ TEST(Method, BadInputIsNamed) {
   const std::string row = error_of([&] { run_on(legacy, rows, ShardPlan::even(4, 2), with(options)); });
   EXPECT_NE(row.find("row 1"), std::string::npos) << row;
   EXPECT_EQ(error_of([&] { run_on(legacy, rows, ShardPlan::even(4, 2), with({})); }), "");
+  std::fill_n(&rows.logits[4], 4, -kInfinity);
+  EXPECT_EQ(error_of([&] { run_on(legacy, rows, ShardPlan::even(4, 2), with(options)); }),
+            "logits: row 1 has nothing above -inf, expected a finite value");
+  rows.logits[6] = 0.0f;
+  EXPECT_EQ(error_of([&] { run_on(legacy, rows, ShardPlan::even(4, 2), with(options)); }), "");
 }
 
 TEST(Method, NonFiniteRowsGiveNaN) {
