@@ -119,11 +119,15 @@ TPCE_HOST_DEVICE inline RowGradient row_gradient(const SavedRow& saved, double g
     return gradient;
   }
   if (scale == 0.0) return gradient;
-  // scale = q * 2^k; a subnormal scale is brought into the normal range first, which is exact.
+  // scale = q * 2^k; a subnormal scale is brought into the normal range first, which is exact. One that overflows, as S
+  // may be as small as 0.35, is formed again of a smaller mass: the same quotient but for its exponent.
   const double magnitude = scale < 0.0 ? -scale : scale;
   const bool subnormal = magnitude < 0x1p-1022;
-  const std::uint64_t bits = bit_cast<std::uint64_t>(subnormal ? scale * 0x1p64 : scale);
-  const std::int64_t k = static_cast<std::int64_t>((bits >> 52) & 0x7ffu) - 1022 - (subnormal ? 64 : 0);
+  const bool overflow = magnitude > 0x1.fffffffffffffp1023;
+  const double normal = subnormal ? scale * 0x1p64 : (overflow ? mass * 0x1p-64 / saved.sum : scale);
+  const std::uint64_t bits = bit_cast<std::uint64_t>(normal);
+  const std::int64_t k =
+      static_cast<std::int64_t>((bits >> 52) & 0x7ffu) - 1022 - (subnormal ? 64 : 0) + (overflow ? 64 : 0);
   gradient.kind = RowGradient::Kind::kGrid;
   gradient.factor = static_cast<float>(bit_cast<double>((bits & 0x800fffffffffffffu) | 0x3fe0000000000000u));
   gradient.shift = k - std::int64_t{kBinBits} * bin_of_logit(saved.max_logit);

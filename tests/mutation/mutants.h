@@ -265,6 +265,8 @@ inline constexpr Mutant kMutants[] = {
     {"row_finalize.h", "gradient.factor = static_cast<float>(scale) + 0.0f;",
      "gradient.factor = static_cast<float>(mass) + 0.0f;", By::kCertified},
     {"row_finalize.h", "- 1022 - (subnormal ? 64 : 0)", "- 1023 - (subnormal ? 64 : 0)", By::kCertified},
+    {"row_finalize.h", "(overflow ? mass * 0x1p-64 / saved.sum : scale)", "scale", By::kCertified},
+    {"row_finalize.h", "+ (overflow ? 64 : 0)", "", By::kCertified},
     {"row_finalize.h", "(bits & 0x800fffffffffffffu) | 0x3fe0000000000000u",
      "(bits & 0x000fffffffffffffu) | 0x3fe0000000000000u", By::kCertified, "the sign of g"},
     {"row_finalize.h", "gradient.factor = static_cast<float>(bit_cast<double>(",

@@ -210,6 +210,20 @@ TEST(RowFinalize, ExtremeUpstream) {
   EXPECT_LE(ulps_fp32(evaluate({200.0f, 0.0f}, 0, 0x1p300).dz[1], truth), 4.6);
 }
 
+// g p_nt / S beyond fp64, where S is below 1.
+TEST(RowFinalize, UpstreamThatOverflowsTheScale) {
+  const std::vector<float> logits{-100.0f, -0.5f, -650.5f};
+  ASSERT_EQ(0x1.cp1023 / finalize(row_partial(logits.data(), 3, 0)).saved.sum, kInfinity);
+  MpfrReal truth(-650.0);  // p_nt and exp(-0.5 - a) are 1 as far as fp32 can tell
+  mpfr_exp(truth.get(), truth.get(), MPFR_RNDN);
+  mpfr_mul_d(truth.get(), truth.get(), 0x1.cp1023, MPFR_RNDN);
+  const Row row = evaluate(logits, 0, 0x1.cp1023);
+  EXPECT_LE(ulps_fp32(row.dz[2], truth), 4.6);
+  EXPECT_EQ(row.dz[1], kInfinity);
+  EXPECT_EQ(row.dz[2], std::ldexp(evaluate(logits, 0, 0x1.cp1000).dz[2], 23));
+  EXPECT_EQ(evaluate(logits, 0, -0x1.cp1023).dz[2], -row.dz[2]);
+}
+
 // The definition in MPFR from the digits themselves: only the fp64 roundings of finalize() are left, and their bound is
 // derived in docs/accuracy.md, section 4.
 TEST(RowFinalize, MarginIsWithinItsAbsoluteBound) {
