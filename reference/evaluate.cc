@@ -269,6 +269,7 @@ std::int64_t gradient(const Inputs& inputs, const Method& method, const Matrix& 
                                 "], expected [" + std::to_string(rows) + ", " + std::to_string(columns) +
                                 "] in host memory");
   }
+  check_memory("gradient", out);
   std::atomic<std::int64_t> not_certified{0};
   for_each_row(rows, method.threads, [&](std::int64_t row) {
     const std::vector<Value> values = gradient_of(inputs, method, row);

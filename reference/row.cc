@@ -60,12 +60,22 @@ std::optional<RowTruth> case_without_exp(const Tally& others, double target, con
   return truth;
 }
 
+void check_memory(const std::string& name, const ConstMatrix& matrix) {
+  if (matrix.row_stride < matrix.cols) {
+    fail(name + ": row_stride is " + std::to_string(matrix.row_stride) + ", expected at least the width, " +
+         std::to_string(matrix.cols));
+  }
+  if (matrix.data == nullptr && matrix.rows > 0 && matrix.cols > 0) fail(name + ": data is null");
+}
+
 void check(const Batch& batch, const Options& options) {
   const ShardPlan& plan = batch.plan;
   if (batch.vocab < 1 || batch.vocab > plan.columns()) {
     fail("vocab: got " + std::to_string(batch.vocab) + ", expected 1.." + std::to_string(plan.columns()));
   }
   if (batch.labels.place().type != DeviceType::kCpu) fail("labels: got device memory, expected host memory");
+  if (batch.rows() < 0) fail("labels: got " + std::to_string(batch.rows()) + " of them, expected at least 0");
+  if (batch.rows() > 0 && batch.labels.is_null()) fail("labels: data is null");
   std::vector<bool> held(static_cast<std::size_t>(plan.tp()), false);
   for (const Shard& shard : batch.shards) {
     if (shard.index < 0 || shard.index >= plan.tp()) {
@@ -83,6 +93,7 @@ void check(const Batch& batch, const Options& options) {
       fail(name + ": got " + std::to_string(shard.logits.cols) + " columns, expected " +
            std::to_string(plan.width(shard.index)));
     }
+    check_memory(name, shard.logits);
   }
   for (std::int64_t index = 0; index < plan.tp(); ++index) {
     if (!held[static_cast<std::size_t>(index)] && plan.width(index) > 0) {

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "reference/truth.h"
@@ -34,8 +35,11 @@ Value exact_value(double value);
 
 // Throws std::invalid_argument that names the argument, the row and the value where shards, labels or vocab do not fit
 // together, where a shard is missing or given twice (a reference sees whole rows), or where a matrix is not on the
-// host.
+// host or not in memory as it says.
 void check(const Batch& batch, const Options& options);
+
+// The latter for one matrix, named.
+void check_memory(const std::string& name, const ConstMatrix& matrix);
 
 // Logits of one row in class order, [vocab], widened exactly.
 std::vector<double> gather_row(const Batch& batch, std::int64_t row);

@@ -346,6 +346,11 @@ TEST(Evaluate, RefusesWhatDoesNotFit) {
     float out[4];
     EXPECT_EQ(refusal([&] { (void)gradient(inputs, {}, matrix_of(out, 1, 2)); }),
               "gradient: got [1, 2], expected [2, 2] in host memory");
+    Matrix narrow = matrix_of(out, 2, 2);
+    narrow.row_stride = 1;
+    EXPECT_EQ(refusal([&] { (void)gradient(inputs, {}, narrow); }),
+              "gradient: row_stride is 1, expected at least the width, 2");
+    EXPECT_EQ(refusal([&] { (void)gradient(inputs, {}, matrix_of<float>(nullptr, 2, 2)); }), "gradient: data is null");
   });
   Case outside = c;
   outside.labels[1] = 2;

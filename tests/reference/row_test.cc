@@ -91,15 +91,19 @@ TEST(GatherRow, WidensEveryTypeExactly) {
   EXPECT_EQ(gather_row(batch, 0), (std::vector<double>{fp64[0], fp64[1], 0x1p-24, -65504.0}));
 }
 
-std::string refusal(const std::function<void(TwoShards&)>& spoil, std::int64_t vocab = 5) {
-  TwoShards two;
-  spoil(two);
+std::string refusal(const Batch& batch) {
   try {
-    check(two.batch(vocab), Options{});
+    check(batch, Options{});
   } catch (const std::invalid_argument& error) {
     return error.what();
   }
   return "accepted";
+}
+
+std::string refusal(const std::function<void(TwoShards&)>& spoil, std::int64_t vocab = 5) {
+  TwoShards two;
+  spoil(two);
+  return refusal(two.batch(vocab));
 }
 
 TEST(Check, NamesWhatDoesNotFit) {
@@ -120,6 +124,29 @@ TEST(Check, NamesWhatDoesNotFit) {
               t.shards[0].logits.place = {DeviceType::kCuda, 0};
             }),
             "shard 1: got device memory, expected host memory");
+  EXPECT_EQ(refusal([](TwoShards& t) { t.shards[0].logits.data = nullptr; }), "shard 1: data is null");
+  EXPECT_EQ(refusal([](TwoShards& t) { t.shards[0].logits.row_stride = 2; }),
+            "shard 1: row_stride is 2, expected at least the width, 3");
+  EXPECT_EQ(refusal([](TwoShards& t) { t.shards[0].logits.row_stride = -4; }),
+            "shard 1: row_stride is -4, expected at least the width, 3");
+}
+
+TEST(Check, LabelsThatCannotBeRead) {
+  const TwoShards two;
+  Batch batch = two.batch();
+  batch.labels = Labels(static_cast<const std::int32_t*>(nullptr), 2);
+  EXPECT_EQ(refusal(batch), "labels: data is null");
+  batch.labels = Labels(two.labels.data(), -2);
+  EXPECT_EQ(refusal(batch), "labels: got -2 of them, expected at least 0");
+}
+
+TEST(Check, NullIsAllowedWhereNothingIsRead) {
+  const TwoShards two;
+  const ShardPlan plan = ShardPlan::from_widths(5, std::vector<std::int64_t>{2, 0, 3});
+  std::vector<Shard> shards = two.shards;
+  shards[0].index = 2;
+  shards.push_back({{nullptr, DType::kFloat32, 2, 0, 0, {}}, 1});
+  EXPECT_EQ(refusal(Batch{plan, shards, Labels(two.labels.data(), 2), 5}), "accepted");
 }
 
 }  // namespace
