@@ -46,7 +46,7 @@ Record record_of(const Results& results, const std::vector<std::string>& columns
     record.inputs[result.step] = result.input;
     for (const std::string& column : columns) {
       if (const auto number = number_for(result, column)) {
-        record.bits[result.step][column] = bit_cast<std::uint32_t>(*number);
+        record.bits[result.step].emplace_back(column, bit_cast<std::uint32_t>(*number));
       }
     }
   }

@@ -71,8 +71,9 @@ Input parse_input(const Words& words) {
   return input;
 }
 
-std::map<std::string, std::uint32_t> parse_bits(const Words& words) {
-  std::map<std::string, std::uint32_t> bits;
+MetricBits parse_bits(const Words& words) {
+  MetricBits bits;
+  std::set<std::string_view> seen;
   for (std::size_t i = 2; i < words.size(); ++i) {
     const auto [key, value] = key_and_value(words[i]);
     std::uint32_t number = 0;
@@ -81,7 +82,8 @@ std::map<std::string, std::uint32_t> parse_bits(const Words& words) {
     if (!sized || std::from_chars(value.data() + 2, end, number, 16).ptr != end) {
       refuse(fmt::format("{} {} is not 0x and 8 hexadecimal digits", key, quote(value)));
     }
-    if (!bits.emplace(key, number).second) refuse(fmt::format("{} stands twice", quote(key)));
+    if (!seen.insert(key).second) refuse(fmt::format("{} stands twice", quote(key)));
+    bits.emplace_back(key, number);
   }
   return bits;
 }
@@ -200,10 +202,7 @@ std::vector<RecordLine> record_lines(const Record& record) {
     }
     if (const auto found = record.bits.find(step); found != record.bits.end()) {
       std::string rest;
-      // loss before grad_norm, as the columns are.
-      for (auto metric = found->second.rbegin(); metric != found->second.rend(); ++metric) {
-        rest += fmt::format(" {}=0x{:08x}", metric->first, metric->second);
-      }
+      for (const auto& [metric, bits] : found->second) rest += fmt::format(" {}=0x{:08x}", metric, bits);
       add(fmt::format("bits {}", step), rest);
     }
   }

@@ -46,12 +46,15 @@ struct Method {
   friend bool operator==(const Method& a, const Method& b) { return a.name == b.name && a.details == b.details; }
 };
 
+// The bits of the fp32 numbers of a row, by metric, in the order of the columns.
+using MetricBits = std::vector<std::pair<std::string, std::uint32_t>>;
+
 struct Record {
   std::optional<std::string> version;
   std::optional<Method> method;
-  std::size_t method_line = 0;           // number of the method's line, from 1; of a record that was read
-  std::map<std::int64_t, Input> inputs;  // by step
-  std::map<std::int64_t, std::map<std::string, std::uint32_t>> bits;  // by step and metric: the fp32's bits
+  std::size_t method_line = 0;              // number of the method's line, from 1; of a record that was read
+  std::map<std::int64_t, Input> inputs;     // by step
+  std::map<std::int64_t, MetricBits> bits;  // by step
 };
 
 // A comment line of this tool, taken apart: "input 1" and the words that follow.

@@ -93,6 +93,11 @@ TEST(CheckGolden, NamesEachDifferenceAndGivesTheBlockToPaste) {
                 "# step loss lr grad_norm\n1 2.50 1e-3 0.5\n\n# half way\n2 2.250000238418579 1e-4 0.25\n");
 }
 
+TEST(UpdateGolden, BitsAreInTheOrderOfTheColumns) {
+  const std::string text = update("# step grad_norm lr loss\n1 0.5 1e-3 2.5\n", results_of({{2.5f, 0.5f}})).text;
+  EXPECT_NE(text.find("# tpce: bits 1 grad_norm=0x3f000000 loss=0x40200000\n"), std::string::npos) << text;
+}
+
 TEST(CheckGolden, ANumberOrItsBitsEditedAloneIsADifference) {
   const Results results = results_of({{2.5f, 0.5f}});
   const std::string golden = make_golden(results);

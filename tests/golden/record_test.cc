@@ -27,7 +27,7 @@ TEST(ReadRecord, TakesTheLinesApart) {
   EXPECT_EQ(record.method, (Method{"softplus", {{"tp", "2"}, {"order", "tree"}}}));
   EXPECT_EQ(record.method_line, 2u);
   EXPECT_EQ(record.inputs.at(1), (Input{kDigest, {}, 64, 49152, DType::kBFloat16}));
-  EXPECT_EQ(record.bits.at(1).at("grad_norm"), 0x3f000000u);
+  EXPECT_EQ(record.bits.at(1), (MetricBits{{"loss", 0x40200000}, {"grad_norm", 0x3f000000}}));
 }
 
 TEST(ReadRecord, IsEmptyForOthersFiles) {
