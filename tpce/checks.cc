@@ -108,21 +108,23 @@ bool same_memory(const Matrix& gradient, const ConstMatrix& logits) {
 
 std::string gradient_name(const Shard& shard) { return "gradient of shard " + text(shard.index); }
 
-// Compares every pair, to name the first that overlaps.
-void check_overlaps(const Batch& batch, std::span<const Matrix> gradients) {
+// Compares every pair, to name the first that overlaps; returns how many there are.
+std::int64_t check_overlaps(const Batch& batch, std::span<const Matrix> gradients) {
+  std::int64_t pairs = 0;
   for (std::size_t s = 0; s < gradients.size(); ++s) {
     const Block block = block_of(gradients[s]);
-    for (std::size_t r = 0; r < s; ++r) {
+    for (std::size_t r = 0; r < s; ++r, ++pairs) {
       if (!overlap(block, block_of(gradients[r]))) continue;
       fail(gradient_name(batch.shards[s]) + ": its memory overlaps the " + gradient_name(batch.shards[r]));
     }
-    for (std::size_t r = 0; r < gradients.size(); ++r) {
+    for (std::size_t r = 0; r < gradients.size(); ++r, ++pairs) {
       const ConstMatrix& logits = batch.shards[r].logits;
       if ((r == s && same_memory(gradients[s], logits)) || !overlap(block, block_of(logits))) continue;
       fail(gradient_name(batch.shards[s]) + ": its memory overlaps the logits of shard " + text(batch.shards[r].index) +
            "; in place needs the same data, row_stride and dtype as the shard's own logits");
     }
   }
+  return pairs;
 }
 
 }  // namespace
@@ -183,14 +185,14 @@ void check_rows(const LossSum& sum, const Options& options) {
   }
 }
 
-bool check_gradients(const Batch& batch, std::span<const Matrix> gradients, const Backend& backend) {
-  if (gradients.empty()) return false;
+GradientCheck check_gradients(const Batch& batch, std::span<const Matrix> gradients, const Backend& backend) {
+  GradientCheck check;
+  if (gradients.empty()) return check;
   if (gradients.size() != batch.shards.size()) {
     fail("gradients: got " + text(static_cast<std::int64_t>(gradients.size())) +
          " matrices, expected one for each of " + text(static_cast<std::int64_t>(batch.shards.size())) + " shards");
   }
   const Capabilities capabilities = backend.capabilities();
-  bool in_place = false;
   std::vector<Block> blocks;
   for (std::size_t s = 0; s < gradients.size(); ++s) {
     const ConstMatrix& logits = batch.shards[s].logits;
@@ -205,12 +207,12 @@ bool check_gradients(const Batch& batch, std::span<const Matrix> gradients, cons
            std::string(name_of(gradients[s].dtype)));
     }
     const bool itself = same_memory(gradients[s], logits);
-    in_place = in_place || (itself && logits.rows > 0 && logits.cols > 0);
+    check.in_place = check.in_place || (itself && logits.rows > 0 && logits.cols > 0);
     blocks.push_back(block_of(gradients[s]));
     if (!itself) blocks.push_back(block_of(logits));
   }
-  if (!plainly_apart(std::move(blocks))) check_overlaps(batch, gradients);
-  return in_place;
+  if (!plainly_apart(std::move(blocks))) check.pairs_compared = check_overlaps(batch, gradients);
+  return check;
 }
 
 }  // namespace tpce

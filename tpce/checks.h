@@ -15,7 +15,12 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
 // The rows that cannot have a loss, after the partials of all ranks were merged. Throws CollectiveError.
 void check_rows(const LossSum& sum, const Options& options);
 
-// Shapes, types and overlaps of the gradients. True where one of them is the logits themselves.
-bool check_gradients(const Batch& batch, std::span<const Matrix> gradients, const Backend& backend);
+struct GradientCheck {
+  bool in_place = false;            // one of them is the logits themselves
+  std::int64_t pairs_compared = 0;  // none where the order of their addresses shows that no two overlap
+};
+
+// Shapes, types and overlaps of the gradients.
+GradientCheck check_gradients(const Batch& batch, std::span<const Matrix> gradients, const Backend& backend);
 
 }  // namespace tpce

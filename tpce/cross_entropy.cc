@@ -157,7 +157,7 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
     }
     check_upstream(upstream, saved.options_);
     const Batch batch = saved.batch();
-    const bool in_place = check_gradients(batch, gradients, runtime.backend);
+    const bool in_place = check_gradients(batch, gradients, runtime.backend).in_place;
     BinnedSum local;
     saved.logits_overwritten_ = in_place;
     runtime.backend.gradient(batch, saved.options_,
