@@ -36,7 +36,7 @@ class Problem {
         ranks_(communicator.size()),
         rank_(communicator.rank()) {
     if (request.cast_to_fp32 && logits_.dtype == DType::kFloat64) cast();
-    range_rows_ = std::clamp<std::int64_t>(kRangeElements / logits_.cols, 1, std::max<std::int64_t>(rows(), 1));
+    range_rows_ = std::clamp<std::int64_t>(kRangeElements / columns(), 1, std::max<std::int64_t>(rows(), 1));
   }
   // Ranges point into the plan and the cast.
   Problem(const Problem&) = delete;
@@ -54,7 +54,7 @@ class Problem {
     std::vector<Shard> shards;
     const ConstMatrix logits = logits_.row_range(first, count);
     for (std::int64_t s = first_shard(rank_); s < first_shard(rank_ + 1); ++s) {
-      shards.push_back({logits.column_range(plan_.first_class(s), plan_.width(s)), s});
+      shards.push_back({logits.column_range(plan_.first_class(s) - first_column_, plan_.width(s)), s});
     }
     const Labels labels = labels_.range(first, count);
     auto range = std::make_unique<Range>(Range{std::move(shards), labels, {plan_, {}, labels, vocab_}, first});
@@ -72,7 +72,7 @@ class Problem {
   }
 
   std::int64_t rows() const { return labels_.size(); }
-  std::int64_t columns() const { return logits_.cols; }
+  std::int64_t columns() const { return plan_.columns(); }
   std::int64_t range_rows() const { return range_rows_; }
   std::int64_t vocab() const { return vocab_; }
   DType dtype() const { return logits_.dtype; }
@@ -96,22 +96,24 @@ class Problem {
 
   void cast() {
     const Columns own = columns_of(rank_);
-    cast_.resize(static_cast<std::size_t>(logits_.rows * logits_.cols));
+    cast_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(logits_.rows * own.count));
     for (std::int64_t i = 0; i < logits_.rows; ++i) {
       const double* from = logits_.row<double>(i) + own.first;
-      std::transform(from, from + own.count, cast_.begin() + i * logits_.cols + own.first,
+      std::transform(from, from + own.count, cast_.get() + i * own.count,
                      [](double x) { return static_cast<float>(x); });
     }
-    logits_ = matrix_of(static_cast<const float*>(cast_.data()), logits_.rows, logits_.cols);
+    logits_ = matrix_of(static_cast<const float*>(cast_.get()), logits_.rows, own.count);
+    first_column_ = own.first;
   }
 
-  ConstMatrix logits_;
+  ConstMatrix logits_;  // from first_column_ on: all columns, or the rank's own where they are cast
+  std::int64_t first_column_ = 0;
   Labels labels_;
   ShardPlan plan_;
   std::int64_t vocab_;
   std::int64_t ranks_;
   std::int64_t rank_;
-  std::vector<float> cast_;
+  std::unique_ptr<float[]> cast_;
   std::int64_t range_rows_ = 1;
 };
 

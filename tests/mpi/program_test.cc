@@ -103,6 +103,49 @@ TEST_F(Program, RunsWhatKnowsNoRanksOnTheFirst) {
   EXPECT_EQ(over_ranks(2, "--version").out, alone("--version"));
 }
 
+TEST_F(Program, CastsToTheBitsOfOneProcess) {
+  write_zeros(in_directory("labels.npy"), "<i8", {3}, 8);
+  write_zeros(in_directory("logits.npy"), "<f8", {3, 7}, 8);
+  std::fstream file(directory / "logits.npy", std::ios::binary | std::ios::in | std::ios::out);
+  file.seekp(128);
+  for (int i = 0; i < 21; ++i) {
+    const double z = 10.0 / (1 + i * i % 23);
+    file.write(reinterpret_cast<const char*>(&z), sizeof z);
+  }
+  file.close();
+  const auto arguments = [&](const std::string& name) {
+    return "loss " + in_directory("logits.npy") + " --labels " + in_directory("labels.npy") +
+           " --cast fp32 --shards 2,0,4,1 --json --grad " + in_directory(name);
+  };
+  const std::string expected = alone(arguments("alone.npy"));
+  for (const int ranks : {2, 3, 5}) {
+    EXPECT_EQ(over_ranks(ranks, arguments("ranks.npy")).out, expected) << ranks << " ranks";
+    EXPECT_TRUE(read(directory / "ranks.npy") == read(directory / "alone.npy")) << ranks << " ranks";
+  }
+}
+
+// The last rank has one of the columns. It runs with as little memory as it takes where there are few, and 64 MiB more,
+// of which a cast of every column would take 128.
+TEST_F(Program, CastsTheColumnsOfTheRankAlone) {
+  write_zeros(in_directory("labels.npy"), "<i8", {32}, 8);
+  const auto is_run = [&](std::int64_t columns, const std::string& limit) {
+    const std::string file = in_directory(std::to_string(columns) + ".npy");
+    if (!fs::exists(file)) write_zeros(file, "<f8", {32, columns}, 8);
+    const std::string arguments = "loss " + file + " --labels " + in_directory("labels.npy") +
+                                  " --cast fp32 --threads 1 --shards " + std::to_string(columns - 1) + ",1";
+    const Launched run = testing::launch(2, "sh -c 'if [ $OMPI_COMM_WORLD_RANK = 1 ]; then ulimit -d " + limit +
+                                                "; fi; exec " + TPCE_PROGRAM + " " + arguments + "'");
+    return run.exit_code == 0;
+  };
+  const auto kibibytes = [](int mebibytes) { return std::to_string(mebibytes * 1024); };
+  ASSERT_TRUE(is_run(1 << 8, "unlimited"));
+  constexpr int kMost = 1024, kStep = 32;
+  int mebibytes = kStep;
+  while (mebibytes < kMost && !is_run(1 << 8, kibibytes(mebibytes))) mebibytes += kStep;
+  if (mebibytes == kMost) GTEST_SKIP() << "a sanitizer reserves more memory than can be limited";
+  EXPECT_TRUE(is_run(1 << 20, kibibytes(mebibytes + 64)));
+}
+
 TEST_F(Program, MakesAndChecksGoldensAsOneProcessDoes) {
   const std::string other = std::string(TPCE_CAPTURES) + "/smollm2_repeat12_f32.safetensors";
   const std::string files = " " + capture + " " + other;
