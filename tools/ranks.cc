@@ -1,14 +1,20 @@
 #include "tools/ranks.h"
 
-#include <cstdlib>
-#include <stdexcept>
-
 #include "io/atomic_file.h"
 
 #if TPCE_HAS_MPI
 #include "mpi/environment.h"
 #include "mpi/guard.h"
 #include "mpi/mpi_communicator.h"
+#else
+#include <fmt/format.h>
+
+#include <array>
+#include <cstdlib>
+#include <stdexcept>
+#include <string_view>
+
+#include "io/error.h"
 #endif
 
 namespace tpce::tools {
@@ -45,11 +51,27 @@ std::string mpi_version() { return mpi::library_version(); }
 
 struct RankSession::World {};
 
+// The one rank of a launcher is alone as it is; more would each do the whole work and write the same files.
 RankSession::RankSession() {
-  for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"}) {
-    if (std::getenv(variable) == nullptr) continue;
-    throw std::runtime_error("mpi: a launcher started several ranks, which this build (TPCE_MPI=OFF) cannot join");
+  struct Names {
+    const char* rank;
+    const char* size;
+  };
+  // As mpi::launched_rank() knows them.
+  constexpr std::array kLaunchers{Names{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"}, Names{"PMI_RANK", "PMI_SIZE"},
+                                  Names{"PMIX_RANK", "SLURM_NTASKS"}};
+  std::string started;
+  for (const Names& names : kLaunchers) {
+    const char* rank = std::getenv(names.rank);
+    const char* size = std::getenv(names.size);
+    if (rank == nullptr) continue;
+    if (size != nullptr && std::string_view(size) == "1") return;
+    started = io::printable(size != nullptr ? fmt::format("{} of {}", rank, size) : rank);
+    if (size != nullptr) break;
   }
+  if (started.empty()) return;
+  throw std::runtime_error("mpi: a launcher started rank " + started +
+                           ", and this build (TPCE_MPI=OFF) joins no ranks");
 }
 
 std::string mpi_version() { return "missing: built with TPCE_MPI=OFF"; }
