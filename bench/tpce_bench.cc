@@ -53,12 +53,13 @@ class Logits {
     }
   }
 
-  explicit Logits(const std::string& file) : capture_(std::in_place, io::LogitsRequest{.file = file}) {
-    const ConstMatrix matrix = capture_->logits();
-    dtype_ = matrix.dtype;
-    rows_ = matrix.rows;
-    vocab_ = matrix.cols;
-    for (std::int64_t i = 0; i < rows_; ++i) labels_.push_back(capture_->labels()[i]);
+  explicit Logits(const std::string& path) {
+    const io::LogitsFile file({.file = path});
+    capture_ = file.logits();
+    dtype_ = file.dtype();
+    rows_ = file.rows();
+    vocab_ = file.vocab();
+    for (std::int64_t i = 0; i < rows_; ++i) labels_.push_back(file.labels()[i]);
   }
 
   std::int64_t rows() const { return rows_; }
@@ -67,7 +68,7 @@ class Logits {
   std::int64_t bytes() const { return elements() * static_cast<std::int64_t>(size_of(dtype_)); }
   Labels labels() const { return {labels_.data(), rows_}; }
   ConstMatrix matrix() const {
-    if (capture_) return capture_->logits();
+    if (capture_) return capture_->matrix;
     return {memory_.data(), dtype_, rows_, vocab_, vocab_, {}};
   }
 
@@ -77,7 +78,7 @@ class Logits {
   std::int64_t vocab_ = 0;
   std::vector<char> memory_;
   std::vector<std::int64_t> labels_;
-  std::optional<io::LogitsFile> capture_;
+  std::optional<io::LogitsFile::Rows> capture_;
 };
 
 struct Sharded {

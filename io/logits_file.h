@@ -1,6 +1,8 @@
-// What a loss reads from disk: logits [T, V] and labels [T], mapped, not copied.
+// What a loss reads from disk: logits [T, V] and labels [T], mapped, not copied; the logits as many rows at a time as
+// the caller asks for, since all of them may exceed the address space that a process is allowed.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,34 +29,45 @@ class LogitsFile {
   // Throws std::invalid_argument, one line that names the file, the tensor and what was expected.
   explicit LogitsFile(const LogitsRequest& request);
 
-  // Views of the mapped files, valid as long as this object or the one moved to.
-  ConstMatrix logits() const { return logits_; }
+  DType dtype() const { return dtype_; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t vocab() const { return place_.shape.back(); }
+  // All of them: valid as long as this object or the one moved to.
   Labels labels() const { return labels_; }
 
+  // Rows of the logits, valid as long as `owner` or a copy of it.
+  struct Rows {
+    ConstMatrix matrix;
+    std::shared_ptr<const void> owner;
+  };
+  // Rows [first, first + count). Throws std::invalid_argument where they cannot be mapped.
+  Rows logits(std::int64_t first, std::int64_t count) const;
+  Rows logits() const { return logits(0, rows_); }
+
   // The file that the labels were read from.
-  const std::string& labels_path() const { return labels_source().path(); }
+  const std::string& labels_path() const { return labels_source().file.path(); }
 
   // SHA-256 of the whole logits file, and of the labels file where there is one. Reads them from end to end.
   std::string sha256() const;
   std::optional<std::string> labels_sha256() const;
 
  private:
-  // One opened file and the tensor taken from it.
+  // An opened file and what its header says.
   struct Source {
-    std::optional<MappedFile> npy;
-    std::optional<SafetensorsFile> safetensors;
-    std::span<const std::byte> bytes() const { return npy ? npy->bytes() : safetensors->bytes(); }
-    const std::string& path() const { return npy ? npy->path() : safetensors->path(); }
-    Tensor tensor(const std::string& name) const;
+    InputFile file;
+    std::optional<TensorPlace> npy = {};
+    std::optional<SafetensorsFile> safetensors = {};
+    TensorPlace place(const std::string& tensor) const { return npy ? *npy : safetensors->place(tensor); }
   };
   static Source open(const std::string& path);
   const Source& labels_source() const { return labels_source_ ? *labels_source_ : source_; }
 
   Source source_;
-  std::optional<Source> labels_source_;
-  Tensor logits_tensor_;
-  Tensor labels_tensor_;
-  ConstMatrix logits_;
+  std::optional<Source> labels_source_;  // where they are in a file of their own
+  TensorPlace place_;                    // of the logits
+  DType dtype_ = DType::kFloat32;
+  std::int64_t rows_ = 0;
+  std::shared_ptr<const std::byte> labels_memory_;
   Labels labels_;
 };
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "io/error.h"
 
@@ -185,21 +186,22 @@ bool looks_like_npy(std::span<const std::byte> bytes) {
   return bytes.size() >= kMagic.size() && std::memcmp(bytes.data(), kMagic.data(), kMagic.size()) == 0;
 }
 
-Tensor read_npy(std::span<const std::byte> file, std::string_view path) {
-  const std::string_view bytes(reinterpret_cast<const char*>(file.data()), file.size());
-  if (!looks_like_npy(file)) {
+TensorPlace npy_place(std::span<const std::byte> head, std::size_t size, std::string_view path) {
+  const std::string_view bytes(reinterpret_cast<const char*>(head.data()), head.size());
+  if (!looks_like_npy(head)) {
     fail(path, "wrong magic {}, expected that of a .npy file", quote(bytes.substr(0, kMagic.size())));
   }
   const auto byte_at = [&](std::size_t i) { return std::size_t{static_cast<unsigned char>(bytes[i])}; };
-  if (bytes.size() < 10) fail(path, "cut off in the header: {} bytes, expected at least 10", bytes.size());
+  if (size < 10) fail(path, "cut off in the header: {} bytes, expected at least 10", size);
   const std::size_t major = byte_at(6);
   if (major < 1 || major > 3) fail(path, ".npy version {}.{}, expected 1, 2 or 3", major, byte_at(7));
   const std::size_t prefix = major == 1 ? 10 : 12;
-  if (bytes.size() < prefix) fail(path, "cut off in the header: {} bytes, expected at least {}", bytes.size(), prefix);
+  if (size < prefix) fail(path, "cut off in the header: {} bytes, expected at least {}", size, prefix);
   std::size_t length = byte_at(8) | byte_at(9) << 8;
   if (major > 1) length |= byte_at(10) << 16 | byte_at(11) << 24;
+  if (length > size - prefix) fail(path, "header of {} bytes, but only {} bytes follow", length, size - prefix);
   if (length > bytes.size() - prefix) {
-    fail(path, "header of {} bytes, but only {} bytes follow", length, bytes.size() - prefix);
+    fail(path, "header of {} bytes, expected at most {}", length, kMaxHeaderBytes);
   }
   const Header header = HeaderParser(bytes.substr(prefix, length), path).parse();
   const ElementType type = element_type(*header.descr, path);
@@ -210,13 +212,18 @@ Tensor read_npy(std::span<const std::byte> file, std::string_view path) {
   }
   const auto expected = byte_count(shape, size_of(type));
   if (!expected) fail(path, "shape {}: its size in bytes exceeds 2^63 - 1", shape_text(shape));
-  const std::size_t held = bytes.size() - prefix - length;
+  const std::size_t held = size - prefix - length;
   if (held != static_cast<std::size_t>(*expected)) {
     fail(path, "{} data: {} bytes, expected {} for shape {} of {}",
          held < static_cast<std::size_t>(*expected) ? "truncated" : "extra", held, *expected, shape_text(shape),
          *header.descr);
   }
-  return tensor_over(file.subspan(prefix + length), type, shape);
+  return {type, shape, prefix + length};
+}
+
+Tensor read_npy(std::span<const std::byte> file, std::string_view path) {
+  TensorPlace place = npy_place(file, file.size(), path);
+  return tensor_over(file.subspan(place.offset), place.type, std::move(place.shape));
 }
 
 std::string npy_header(ElementType type, std::span<const std::int64_t> shape) {

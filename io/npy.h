@@ -13,12 +13,16 @@ namespace tpce::io {
 // Whether bytes begin as a .npy file does.
 bool looks_like_npy(std::span<const std::byte> bytes);
 
-// The array in the bytes of a whole file, which must outlive it; `name` is for messages. Element types <f2 <f4 <f8 <i4
-// <i8, and <u2 <V2 |V2 as kBits16. Throws std::invalid_argument that names the file for: another magic or version, a
-// header that is cut off or is not Python's literal of a dict with exactly descr, fortran_order and shape, big-endian,
-// object or structured elements, Fortran order where it differs from C order (two dimensions above 1), a shape whose
-// size overflows, and data shorter or longer than the shape says (numpy.load ignores what follows the array; here it is
-// an error, since it shows that the file is not what its header says, or holds a second array that would be lost).
+// The array of a file of `size` bytes that begins with `head`: all of it, or its header and kMaxHeaderBytes; `name` is
+// for messages. Element types <f2 <f4 <f8 <i4 <i8, and <u2 <V2 |V2 as kBits16. Throws std::invalid_argument that names
+// the file for: another magic or version, a header that is cut off or is not Python's literal of a dict with exactly
+// descr, fortran_order and shape, big-endian, object or structured elements, Fortran order where it differs from C
+// order (two dimensions above 1), a shape whose size overflows, and data shorter or longer than the shape says
+// (numpy.load ignores what follows the array; here it is an error, since it shows that the file is not what its header
+// says, or holds a second array that would be lost).
+TensorPlace npy_place(std::span<const std::byte> head, std::size_t size, std::string_view name);
+
+// The array in the bytes of a whole file, which must outlive it. Throws likewise.
 Tensor read_npy(std::span<const std::byte> file, std::string_view name);
 
 inline Tensor read_npy(const MappedFile& file) { return read_npy(file.bytes(), file.path()); }

@@ -12,8 +12,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The limit of the format's own reader.
-constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 // The header's object, a tensor's object, its lists.
 constexpr int kMaxDepth = 3;
 
@@ -139,13 +137,16 @@ SafetensorsFile::SafetensorsFile(MappedFile file) : SafetensorsFile(file.bytes()
 }
 
 SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, std::string path)
+    : SafetensorsFile(bytes, bytes.size(), std::move(path)) {}
+
+SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, std::size_t size, std::string path)
     : bytes_(bytes), path_(std::move(path)) {
-  if (bytes.size() < 8) fail(path_, "{} bytes, expected a safetensors file of at least 10", bytes.size());
+  if (size < 8) fail(path_, "{} bytes, expected a safetensors file of at least 10", size);
   const std::uint64_t length = little_endian_64(bytes);
   if (length > kMaxHeaderBytes) fail(path_, "header of {} bytes, expected at most {}", length, kMaxHeaderBytes);
-  if (length > bytes.size() - 8) fail(path_, "header of {} bytes, but only {} bytes follow", length, bytes.size() - 8);
+  if (length > size - 8) fail(path_, "header of {} bytes, but only {} bytes follow", length, size - 8);
   data_offset_ = 8 + static_cast<std::size_t>(length);
-  const std::size_t data_bytes = bytes.size() - data_offset_;
+  const std::size_t data_bytes = size - data_offset_;
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<std::size_t>(length));
   if (!text.starts_with('{')) fail(path_, "the header begins with {}, expected '{{'", quote(text.substr(0, 8)));
 
@@ -169,6 +170,12 @@ SafetensorsFile::SafetensorsFile(std::span<const std::byte> bytes, std::string p
 }
 
 Tensor SafetensorsFile::tensor(const std::string& name) const {
+  TensorPlace found = place(name);
+  const auto bytes = static_cast<std::size_t>(byte_count(found.shape, size_of(found.type)).value_or(0));
+  return tensor_over(bytes_.subspan(found.offset, bytes), found.type, std::move(found.shape));
+}
+
+TensorPlace SafetensorsFile::place(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) {
     std::string names;
@@ -186,7 +193,7 @@ Tensor SafetensorsFile::tensor(const std::string& name) const {
   if (known == nullptr || !known->type) {
     fail(path(), "tensor {}: dtype {}, expected BF16, F16, F32, F64, I32 or I64", quote(name), quote(entry.dtype));
   }
-  return tensor_over(bytes_.subspan(data_offset_ + entry.begin, entry.end - entry.begin), *known->type, entry.shape);
+  return {*known->type, entry.shape, data_offset_ + entry.begin};
 }
 
 std::string safetensors_header(std::span<const NamedShape> tensors,

@@ -31,6 +31,9 @@ class SafetensorsFile {
   explicit SafetensorsFile(MappedFile file);
   // The same of a whole file's bytes that the caller keeps; `path` is for messages.
   SafetensorsFile(std::span<const std::byte> bytes, std::string path);
+  // The same of a file of `size` bytes that begins with `bytes`: all of it, or its header and kMaxHeaderBytes. Of the
+  // tensors only place() can be asked.
+  SafetensorsFile(std::span<const std::byte> bytes, std::size_t size, std::string path);
 
   const std::string& path() const { return path_; }
   std::span<const std::byte> bytes() const { return bytes_; }
@@ -42,6 +45,8 @@ class SafetensorsFile {
   // not there (the message lists those that are) or its dtype is another. The format does not align data to elements: a
   // tensor at an odd address is copied (see Tensor).
   Tensor tensor(const std::string& name) const;
+  // The same without its elements.
+  TensorPlace place(const std::string& name) const;
 
  private:
   std::optional<MappedFile> file_;

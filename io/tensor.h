@@ -52,6 +52,9 @@ std::optional<DType> dtype_of(ElementType type);
 // 2^63 - 1.
 std::optional<std::int64_t> byte_count(std::span<const std::int64_t> shape, std::size_t element_bytes);
 
+// The longest header that is read, of any format; the limit of safetensors' own reader.
+constexpr std::size_t kMaxHeaderBytes = 100'000'000;
+
 struct Tensor {
   const void* data = nullptr;  // row-major, aligned to the element size
   ElementType type = ElementType::kFloat32;
@@ -60,6 +63,13 @@ struct Tensor {
   std::shared_ptr<const std::byte[]> copy;
 
   std::int64_t elements() const;
+};
+
+// Where the elements of an array are in its file.
+struct TensorPlace {
+  ElementType type = ElementType::kFloat32;
+  std::vector<std::int64_t> shape;
+  std::size_t offset = 0;  // bytes from the start of the file
 };
 
 // The tensor over `bytes`, whose size must be byte_count(shape, size_of(type)). Copies only where it must (see Tensor).

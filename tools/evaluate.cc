@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -23,26 +24,24 @@ namespace {
 // Memory for one range of rows of the gradient, which is also what progress is shown by.
 constexpr std::int64_t kRangeElements = std::int64_t{1} << 22;
 
-// The file as the library sees it: shards that are column slices of the mapped matrix, and any range of its rows. Each
-// rank of the communicator has neighbouring shards, as many as the others up to one; some have none.
+// The file as the library sees it: shards that are column slices of any range of its rows, mapped as long as the range
+// lives. Each rank of the communicator has neighbouring shards, as many as the others up to one; some have none.
 class Problem {
  public:
   Problem(const io::LogitsFile& file, const Request& request, const Communicator& communicator)
-      : logits_(file.logits()),
-        labels_(file.labels()),
-        plan_(request.shards.empty() ? ShardPlan::even(logits_.cols, request.tp)
-                                     : ShardPlan::from_widths(logits_.cols, request.shards)),
-        vocab_(request.vocab.value_or(logits_.cols)),
+      : file_(file),
+        plan_(request.shards.empty() ? ShardPlan::even(columns(), request.tp)
+                                     : ShardPlan::from_widths(columns(), request.shards)),
+        vocab_(request.vocab.value_or(columns())),
         ranks_(communicator.size()),
-        rank_(communicator.rank()) {
-    if (request.cast_to_fp32 && logits_.dtype == DType::kFloat64) cast();
-    range_rows_ = std::clamp<std::int64_t>(kRangeElements / columns(), 1, std::max<std::int64_t>(rows(), 1));
-  }
-  // Ranges point into the plan and the cast.
+        rank_(communicator.rank()),
+        cast_(request.cast_to_fp32 && file.dtype() == DType::kFloat64) {}
+  // Ranges point into the plan.
   Problem(const Problem&) = delete;
   Problem& operator=(const Problem&) = delete;
 
   struct Range {
+    io::LogitsFile::Rows logits;
     std::vector<Shard> shards;
     Labels labels;
     Batch batch;
@@ -51,31 +50,30 @@ class Problem {
 
   // The returned object owns the shards that its batch views.
   std::unique_ptr<Range> range(std::int64_t first, std::int64_t count) const {
-    std::vector<Shard> shards;
-    const ConstMatrix logits = logits_.row_range(first, count);
-    for (std::int64_t s = first_shard(rank_); s < first_shard(rank_ + 1); ++s) {
-      shards.push_back({logits.column_range(plan_.first_class(s) - first_column_, plan_.width(s)), s});
-    }
-    const Labels labels = labels_.range(first, count);
-    auto range = std::make_unique<Range>(Range{std::move(shards), labels, {plan_, {}, labels, vocab_}, first});
-    range->batch.shards = range->shards;
-    return range;
+    return range_of(cast_ ? cast(first, count) : file_.logits(first, count), first);
   }
   std::unique_ptr<Range> whole() const { return range(0, rows()); }
+  // Of the shape of the whole, for checks that read no logits: only those of the first row are there.
+  std::unique_ptr<Range> shape() const {
+    io::LogitsFile::Rows logits = cast_ ? cast(0, 1) : file_.logits(0, 1);
+    logits.matrix.rows = rows();
+    return range_of(std::move(logits), 0);
+  }
 
   // Calls visit for ranges of rows that cover the file, in order.
   template <class Visit>
   void for_each_range(Visit&& visit) const {
-    for (std::int64_t first = 0; first < rows(); first += range_rows_) {
-      visit(*range(first, std::min(range_rows_, rows() - first)));
+    for (std::int64_t first = 0; first < rows(); first += range_rows()) {
+      visit(*range(first, std::min(range_rows(), rows() - first)));
     }
   }
 
-  std::int64_t rows() const { return labels_.size(); }
-  std::int64_t columns() const { return plan_.columns(); }
-  std::int64_t range_rows() const { return range_rows_; }
+  std::int64_t rows() const { return file_.rows(); }
+  std::int64_t columns() const { return file_.vocab(); }
+  std::int64_t range_rows() const { return std::clamp<std::int64_t>(kRangeElements / columns(), 1, rows()); }
   std::int64_t vocab() const { return vocab_; }
-  DType dtype() const { return logits_.dtype; }
+  DType dtype() const { return cast_ ? DType::kFloat32 : file_.dtype(); }
+  Labels labels() const { return file_.labels(); }
   const ShardPlan& plan() const { return plan_; }
 
   // The columns of a rank's shards.
@@ -94,27 +92,38 @@ class Problem {
  private:
   std::int64_t first_shard(std::int64_t rank) const { return plan_.tp() * rank / ranks_; }
 
-  void cast() {
-    const Columns own = columns_of(rank_);
-    cast_ = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(logits_.rows * own.count));
-    for (std::int64_t i = 0; i < logits_.rows; ++i) {
-      const double* from = logits_.row<double>(i) + own.first;
-      std::transform(from, from + own.count, cast_.get() + i * own.count,
-                     [](double x) { return static_cast<float>(x); });
+  std::unique_ptr<Range> range_of(io::LogitsFile::Rows logits, std::int64_t first) const {
+    const std::int64_t first_column = cast_ ? columns_of(rank_).first : 0;
+    std::vector<Shard> shards;
+    for (std::int64_t s = first_shard(rank_); s < first_shard(rank_ + 1); ++s) {
+      shards.push_back({logits.matrix.column_range(plan_.first_class(s) - first_column, plan_.width(s)), s});
     }
-    logits_ = matrix_of(static_cast<const float*>(cast_.get()), logits_.rows, own.count);
-    first_column_ = own.first;
+    const Labels labels = file_.labels().range(first, logits.matrix.rows);
+    auto range = std::make_unique<Range>(
+        Range{std::move(logits), std::move(shards), labels, {plan_, {}, labels, vocab_}, first});
+    range->batch.shards = range->shards;
+    return range;
   }
 
-  ConstMatrix logits_;  // from first_column_ on: all columns, or the rank's own where they are cast
-  std::int64_t first_column_ = 0;
-  Labels labels_;
+  // Rows in fp32: the columns of this rank alone.
+  io::LogitsFile::Rows cast(std::int64_t first, std::int64_t count) const {
+    const io::LogitsFile::Rows wide = file_.logits(first, count);
+    const Columns own = columns_of(rank_);
+    const std::shared_ptr<float[]> narrow(new float[static_cast<std::size_t>(count * own.count)]);
+    for (std::int64_t i = 0; i < count; ++i) {
+      const double* from = wide.matrix.row<double>(i) + own.first;
+      std::transform(from, from + own.count, narrow.get() + i * own.count,
+                     [](double x) { return static_cast<float>(x); });
+    }
+    return {matrix_of(static_cast<const float*>(narrow.get()), count, own.count), narrow};
+  }
+
+  const io::LogitsFile& file_;
   ShardPlan plan_;
   std::int64_t vocab_;
   std::int64_t ranks_;
   std::int64_t rank_;
-  std::unique_ptr<float[]> cast_;
-  std::int64_t range_rows_ = 1;
+  bool cast_;
 };
 
 // Rows of the gradient, [rows, columns], and its shards as column slices.
@@ -167,16 +176,16 @@ void gather_columns(const Problem& problem, const Matrix& rows, Communicator& co
   }
 }
 
-// Losses of the rows by the canonical method, and what its backward needs.
+// Losses of the rows by the canonical method.
 struct CanonicalForward {
   LossSum sum;
   std::vector<float> nll;
-  std::vector<Saved> saved;  // one a range
 };
 
+// Calls and_then(saved) behind the forward of each range of rows, while its logits are still mapped.
 CanonicalForward canonical_forward(const Problem& problem, const Options& options, const Runtime& runtime,
-                                   Progress& progress) {
-  check_ranks(problem.whole()->batch, options, runtime);
+                                   const std::function<void(Saved& saved)>& and_then) {
+  check_ranks(problem.shape()->batch, options, runtime);
   // Sums of ranges merge to the bits of the whole; rows that are errors are named by their place in the whole.
   Options of_ranges = options;
   of_ranges.reduction = Reduction::kSum;
@@ -186,8 +195,7 @@ CanonicalForward canonical_forward(const Problem& problem, const Options& option
   problem.for_each_range([&](const Problem::Range& range) {
     Forward forward = cross_entropy_forward(range.batch, of_ranges, {.nll = result.nll.data() + range.first}, runtime);
     merge(result.sum, forward.sum, range.first);
-    result.saved.push_back(std::move(forward.saved));
-    progress.advance(range.batch.rows());
+    and_then(forward.saved);
   });
   check_rows(result.sum, options);
   return result;
@@ -197,15 +205,17 @@ Evaluation evaluate_canonical(const Problem& problem, const Request& request, co
   const Options& options = request.options;
   const std::unique_ptr<Backend> backend = make_backend(request.choice.backend, request.threads);
   const Runtime runtime{.backend = *backend, .communicator = ranks()};
-  Progress progress("loss", 2 * problem.rows());
-  CanonicalForward forward = canonical_forward(problem, options, runtime, progress);
-
-  const std::int64_t divisor = options.reduction == Reduction::kMean ? forward.sum.valid_rows : 1;
+  std::int64_t divisor = 1;
+  if (options.reduction == Reduction::kMean) {
+    divisor = 0;  // the valid rows
+    for (std::int64_t i = 0; i < problem.rows(); ++i) divisor += problem.labels()[i] != options.ignore_index ? 1 : 0;
+  }
   const Upstream upstream{.scalar = 1.0 / static_cast<double>(divisor)};
   const GradientRows gradient(problem.plan(), sink != nullptr ? sink->dtype : DType::kFloat32,
                               sink != nullptr ? problem.range_rows() : 0);
   BinnedSum squares;
-  for (Saved& saved : forward.saved) {
+  Progress progress("loss", problem.rows());
+  CanonicalForward forward = canonical_forward(problem, options, runtime, [&](Saved& saved) {
     const std::int64_t count = saved.batch().rows();
     std::vector<Matrix> shards;
     if (sink != nullptr) shards = gradient.shards(saved.batch());
@@ -215,7 +225,7 @@ Evaluation evaluate_canonical(const Problem& problem, const Request& request, co
       if (is_first_rank()) sink->rows(gradient.rows(count));
     }
     progress.advance(count);
-  }
+  });
   return {.loss = reduced_loss(forward.sum, problem.rows(), options),
           .nll = std::move(forward.nll),
           .gradient_norm = gradient_norm(squares)};
@@ -230,7 +240,9 @@ std::vector<float> canonical_nll(const Problem& problem, const Request& request)
   options.non_finite_row = NonFiniteRow::kNan;
   SelfCommunicator self;
   Progress progress("canonical loss", problem.rows());
-  return canonical_forward(problem, options, {.backend = *backend, .communicator = self}, progress).nll;
+  return canonical_forward(problem, options, {.backend = *backend, .communicator = self},
+                           [&](Saved& saved) { progress.advance(saved.batch().rows()); })
+      .nll;
 }
 
 Evaluation evaluate_simulated(const Problem& problem, const MethodInfo& method, const Options& options,
@@ -378,7 +390,7 @@ Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, co
     // Messages of the libraries begin with the argument.
     const bool labels = std::string_view(error.what()).starts_with("labels: ");
     std::string message = io::printable(labels ? file.labels_path() : file_name) + ": " + error.what();
-    if (!labels && file.logits().dtype == DType::kFloat64 && !request.cast_to_fp32) {
+    if (!labels && file.dtype() == DType::kFloat64 && !request.cast_to_fp32) {
       message += " (--cast fp32, or --method certified, multiprecision or fp64)";
     }
     return message;

@@ -82,7 +82,7 @@ golden::Results compute(const std::vector<std::string>& files, const std::vector
                                        .labels_sha256 = file.labels_sha256(),
                                        .rows = result.loss.rows,
                                        .vocab = result.vocab,
-                                       .dtype = file.logits().dtype},
+                                       .dtype = file.dtype()},
                              .loss = result.loss.value,
                              .grad_norm = result.gradient_norm});
   }

@@ -96,7 +96,7 @@ int LossCommand::run() const {
   if (dtype == DType::kFloat64) throw std::invalid_argument("grad-dtype: got fp64, expected fp32, bf16 or fp16");
   check_outputs(*this, input);
   const io::LogitsFile logits(input);
-  const std::int64_t rows = logits.logits().rows;
+  const std::int64_t rows = logits.rows();
 
   // Both outputs are opened before the work, so that one that cannot be written costs nobody an hour.
   std::optional<io::ArrayWriter> per_row_file;
@@ -108,7 +108,7 @@ int LossCommand::run() const {
   GradientSink sink{.dtype = dtype, .rows = [&](const ConstMatrix& part) { gradient_file->append(part); }};
   if (gradient && is_first_rank()) {
     gradient_file.emplace(
-        io::ArrayWriter::by_extension(*gradient, {"grad", io::element_type_of(dtype), {rows, logits.logits().cols}}));
+        io::ArrayWriter::by_extension(*gradient, {"grad", io::element_type_of(dtype), {rows, logits.vocab()}}));
   }
 
   const Evaluation result = evaluate(file, logits, request, gradient ? &sink : nullptr);
@@ -119,9 +119,9 @@ int LossCommand::run() const {
   if (gradient_file) gradient_file->commit();
   for (const std::string& warning : result.warnings) report("warning", io::printable(file) + ": " + warning);
   if (json) {
-    print_json(to_json(result, request, logits.logits().dtype));
+    print_json(to_json(result, request, logits.dtype()));
   } else {
-    print(to_text(result, request, logits.logits().dtype));
+    print(to_text(result, request, logits.dtype()));
   }
   return 0;
 }

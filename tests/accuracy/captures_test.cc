@@ -28,7 +28,8 @@ class Captures : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Captures, EveryRowIsWithinTheBounds) {
   const io::LogitsFile file({.file = std::string(TPCE_DATA "/") + GetParam()});
-  const ConstMatrix logits = file.logits();
+  const io::LogitsFile::Rows mapped = file.logits();
+  const ConstMatrix logits = mapped.matrix;
   const ShardPlan plan = ShardPlan::even(logits.cols, 1);
   const std::vector<Shard> shards{{logits, 0}};
   const Batch batch{plan, shards, file.labels(), logits.cols};

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tests/support/scratch.h"
 
 namespace tpce::io {
@@ -27,6 +29,25 @@ TEST(MappedFile, ShowsTheBytesAndSurvivesAMove) {
   other = std::move(moved);
   EXPECT_EQ(text_of(other), "abc");
   EXPECT_EQ(other.path(), scratch.path("a"));
+}
+
+TEST(InputFile, MapsAnyPart) {
+  const Scratch scratch;
+  std::string text;
+  for (int i = 0; i < 20000; ++i) text += static_cast<char>(i * i % 251);
+  std::shared_ptr<const std::byte> kept;
+  {
+    const InputFile file(scratch.write("a", text));
+    EXPECT_EQ(file.size(), text.size());
+    for (const std::size_t offset :
+         {std::size_t{0}, std::size_t{1}, std::size_t{4095}, std::size_t{4096}, text.size() - 1}) {
+      const std::size_t count = std::min<std::size_t>(5000, text.size() - offset);
+      const std::shared_ptr<const std::byte> part = file.map(offset, count);
+      EXPECT_EQ(std::string(reinterpret_cast<const char*>(part.get()), count), text.substr(offset, count));
+      kept = part;
+    }
+  }
+  EXPECT_EQ(static_cast<char>(*kept), text.back());  // it outlives the file
 }
 
 TEST(MappedFile, NamesWhatCannotBeMapped) {

@@ -13,6 +13,8 @@ TEST(Sha256, GivesThePublishedDigests) {
   const testing::Scratch scratch;
   EXPECT_EQ(sha256_of_file(scratch.write("a", "abc")),
             "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  const std::string longer(33'554'433, 'b');  // three parts of a file
+  EXPECT_EQ(sha256_of_file(scratch.write("longer", longer)), sha256(std::as_bytes(std::span(longer))));
   EXPECT_EQ(sha256_of_file(scratch.write("b", "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq")),
             "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
   EXPECT_EQ(sha256_of_file(scratch.write("c", std::string(1'000'000, 'a'))),

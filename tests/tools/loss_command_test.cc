@@ -1,8 +1,12 @@
 // tpce loss: what it prints and writes is what the library computes, in every form that the options give it.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -126,6 +130,62 @@ TEST(LossCommand, RangesOfRowsGiveTheBitsOfOneBatch) {
   EXPECT_EQ(json.at("grad_norm_bits"), bits(want.norm));
   EXPECT_EQ(json.at("valid_rows"), 4);
   EXPECT_TRUE(elements_of<float>(read_text(directory / "g.safetensors")) == want.gradient);
+}
+
+#if defined(__has_feature)
+constexpr bool kAddressSanitizer = __has_feature(address_sanitizer);
+#else
+constexpr bool kAddressSanitizer = false;
+#endif
+
+// A mapping counts against the limit of the address space, so one of the whole file, which has holes for zeros, would
+// fail.
+TEST(LossCommand, AFileLargerThanTheAddressSpaceComesInRanges) {
+  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer itself needs more addresses than any limit";
+  const TemporaryDirectory directory;
+  constexpr std::int64_t kRows = 3000, kColumns = 32768;
+  constexpr std::int64_t kFileKiB = kRows * kColumns * 4 / 1024;
+  constexpr std::int64_t kLimitKiB = 320 * 1024;
+  static_assert(kLimitKiB < kFileKiB);
+  const std::string header = npy("<f4", "(3000, 32768)", "");
+  write_text(directory / "z.npy", header);
+  std::filesystem::resize_file(directory / "z.npy", header.size() + kRows * kColumns * sizeof(float));
+  std::vector<std::int64_t> labels(kRows);
+  for (std::int64_t i = 0; i < kRows; ++i) labels[static_cast<std::size_t>(i)] = i * 11 % kColumns;
+  write_text(directory / "t.npy", npy("<i8", "(3000,)", bytes_of(labels)));
+  const Sample made = sample(1, kColumns);
+  const std::vector<std::int64_t> filled{0, 127, 128, 1501, kRows - 1};
+  {
+    std::fstream file(directory / "z.npy", std::ios::in | std::ios::out | std::ios::binary);
+    for (const std::int64_t row : filled) {
+      file.seekp(static_cast<std::streamoff>(header.size()) + row * kColumns * 4);
+      file << bytes_of(made.logits);
+    }
+    file.close();
+    ASSERT_TRUE(file);
+  }
+  const auto command = [&](const std::string& words) {
+    return "ulimit -v " + std::to_string(kLimitKiB) + " && " TPCE_PROGRAM " " + words + " --threads 2 >" +
+           (directory / "out");
+  };
+  const std::string inputs = (directory / "z.npy") + " --labels " + (directory / "t.npy");
+  ASSERT_EQ(std::system(command("loss " + inputs + " --json --per-row " + (directory / "p.npy")).c_str()), 0);
+  const Json json = Json::parse(read_text(directory / "out"), nullptr, false);
+  const std::vector<float> nll = elements_of<float>(read_text(directory / "p.npy"));
+  ASSERT_EQ(nll.size(), static_cast<std::size_t>(kRows));
+  double sum = 0.0;
+  for (std::int64_t i = 0; i < kRows; ++i) {
+    const std::int64_t label = labels[static_cast<std::size_t>(i)];
+    float want = std::log(static_cast<float>(kColumns));
+    if (std::count(filled.begin(), filled.end(), i) > 0) want = expected(made.logits, {label}, {}).loss.value;
+    ASSERT_EQ(nll[static_cast<std::size_t>(i)], want) << i;
+    sum += static_cast<double>(want);
+  }
+  EXPECT_NEAR(json.at("loss_fp64").get<double>(), sum / kRows, 1e-6);
+  EXPECT_EQ(json.at("valid_rows"), kRows);
+  // With the SHA-256 of the whole file.
+  ASSERT_EQ(std::system(command("golden make " + inputs + " --out " + (directory / "g.txt")).c_str()), 0);
+  EXPECT_EQ(loss(directory, {directory / "z.npy", "--labels", directory / "t.npy"}), json);
 }
 
 // At margin 20 the usual form loses the loss and the target's gradient; z = [20, 0] has that margin exactly.
