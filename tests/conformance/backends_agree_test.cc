@@ -40,9 +40,12 @@ std::vector<Candidate> candidates() {
     }
   }
   list.push_back({"scalar", [] { return std::make_unique<ScalarBackend>(); }});
-  list.push_back({"simd_std_thread", [] {
-                    return std::make_unique<simd::SimdBackend>(simd::SimdOptions{}, simd::make_thread_executor(3));
-                  }});
+  for (const int threads : {2, 5}) {
+    list.push_back({"simd_std_thread" + std::to_string(threads), [threads] {
+                      return std::make_unique<simd::SimdBackend>(simd::SimdOptions{},
+                                                                 simd::make_thread_executor(threads));
+                    }});
+  }
   return list;
 }
 
@@ -180,6 +183,18 @@ void expect_equal(const std::vector<T>& a, const std::vector<T>& b, const char* 
   EXPECT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(T)), 0) << what;
 }
 
+// found: by these calls.
+void expect_equal(const Outcome& expected, const Outcome& found, Calls calls) {
+  expect_equal(expected.nll, found.nll, "nll");
+  expect_equal(expected.lse, found.lse, "lse");
+  expect_equal(expected.nll_fp64, found.nll_fp64, "nll_fp64");
+  expect_equal(expected.gradients, found.gradients, "gradients");
+  EXPECT_EQ(bit_cast<std::uint32_t>(expected.loss), bit_cast<std::uint32_t>(found.loss));
+  if (calls == Calls::kFusedWithoutSquares) return;
+  EXPECT_EQ(bit_cast<std::uint32_t>(expected.norm), bit_cast<std::uint32_t>(found.norm));
+  EXPECT_TRUE(expected.squares == found.squares);
+}
+
 template <class T, class Out>
 void compare(const Problem<T>& problem, Backend& backend, Reduction reduction, bool in_place) {
   ScalarBackend scalar;
@@ -190,14 +205,7 @@ void compare(const Problem<T>& problem, Backend& backend, Reduction reduction, b
                  std::to_string(problem.vocab) + " tp " + std::to_string(problem.tp) + " logits " +
                  std::string(name_of(DTypeOf<T>::value)) + " gradients " + std::string(name_of(DTypeOf<Out>::value)) +
                  (in_place ? " in place" : "") + (calls == Calls::kTwo ? "" : " fused"));
-    expect_equal(expected.nll, found.nll, "nll");
-    expect_equal(expected.lse, found.lse, "lse");
-    expect_equal(expected.nll_fp64, found.nll_fp64, "nll_fp64");
-    expect_equal(expected.gradients, found.gradients, "gradients");
-    EXPECT_EQ(bit_cast<std::uint32_t>(expected.loss), bit_cast<std::uint32_t>(found.loss));
-    if (calls == Calls::kFusedWithoutSquares) continue;
-    EXPECT_EQ(bit_cast<std::uint32_t>(expected.norm), bit_cast<std::uint32_t>(found.norm));
-    EXPECT_TRUE(expected.squares == found.squares);
+    expect_equal(expected, found, calls);
   }
 }
 
@@ -276,6 +284,31 @@ TEST_P(BackendConformance, NarrowRowsFp16) { compare_random<Float16>(3, 60, 70);
 TEST_P(BackendConformance, WideRowsFp32) { compare_random<float>(4, 12, 40000); }
 TEST_P(BackendConformance, WideRowsBf16) { compare_random<BFloat16>(5, 12, 40000); }
 TEST_P(BackendConformance, WideRowsFp16) { compare_random<Float16>(6, 12, 40000); }
+
+// The bits of one shard on the scalar backend, for every tp, in place and not: rows that are cut over threads, and rows
+// that are not.
+TEST_P(BackendConformance, EveryTpHasTheBitsOfOneShard) {
+  const std::unique_ptr<Backend> backend = GetParam().make();
+  for (const auto& [rows, columns] : {std::pair(1, 20011), std::pair(23, 211)}) {
+    std::mt19937_64 random(7);
+    std::normal_distribution<float> normal(0, 5);
+    Problem<BFloat16> problem{.rows = rows, .columns = columns, .vocab = columns - 3, .stride = columns};
+    problem.logits.resize(static_cast<std::size_t>(rows * columns));
+    for (BFloat16& logit : problem.logits) round_to(normal(random), &logit);
+    for (std::int64_t i = 0; i < rows; ++i) problem.labels.push_back(i % 7 == 3 ? -100 : i * 37 % problem.vocab);
+    ScalarBackend scalar;
+    const Outcome expected = run<BFloat16, BFloat16>(problem, scalar, Reduction::kMean, false, Calls::kTwo);
+    for (problem.tp = 1; problem.tp <= 9 && !HasFailure(); ++problem.tp) {
+      for (const bool in_place : {false, true}) {
+        for (const Calls calls : {Calls::kTwo, Calls::kFused}) {
+          SCOPED_TRACE("rows " + std::to_string(rows) + " tp " + std::to_string(problem.tp) +
+                       (in_place ? " in place" : "") + (calls == Calls::kTwo ? "" : " fused"));
+          expect_equal(expected, run<BFloat16, BFloat16>(problem, *backend, Reduction::kMean, in_place, calls), calls);
+        }
+      }
+    }
+  }
+}
 
 INSTANTIATE_TEST_SUITE_P(Backends, BackendConformance, testing::ValuesIn(candidates()),
                          [](const auto& candidate) { return candidate.param.name; });
