@@ -47,7 +47,8 @@ TEST_P(ExecutorTest, RefusesThreadsThatCannotBe) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Executors, ExecutorTest, testing::Values(&make_tbb_executor, &make_thread_executor));
+INSTANTIATE_TEST_SUITE_P(Executors, ExecutorTest, testing::Values(&make_tbb_executor, &make_thread_executor),
+                         [](const auto& make) { return make.param == &make_tbb_executor ? "tbb" : "std_thread"; });
 
 }  // namespace
 }  // namespace tpce::simd
