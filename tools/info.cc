@@ -14,9 +14,10 @@
 #include <memory>
 #include <optional>
 #include <sstream>
+#include <stdexcept>
 #include <thread>
 
-#include "simd/kernels.h"
+#include "simd/simd_backend.h"
 #include "tools/build_info.h"
 #include "tools/command.h"
 #include "tools/fingerprint.h"
@@ -115,6 +116,13 @@ nlohmann::ordered_json to_json(const Cpu& cpu) {
   return json;
 }
 
+// The target of the simd backend; none where TPCE_TARGET forces one that is not here.
+std::string chosen_target() try {
+  return std::string(simd::SimdBackend(simd::SimdOptions{.target = "", .threads = 1}).target());
+} catch (const std::invalid_argument&) {
+  return "";
+}
+
 std::string to_text(const Cpu& cpu) {
   std::string text =
       fmt::format("tpce {}\n\nbuild      {}, {}, {}\n", TPCE_VERSION, TPCE_COMPILER, TPCE_BUILD_TYPE, TPCE_FLAGS);
@@ -124,9 +132,11 @@ std::string to_text(const Cpu& cpu) {
     text += fmt::format("  {:<25} {}{}\n", backend.name, backend.summary,
                         backend.missing.empty() ? "" : ": missing, " + backend.missing);
   }
+  const std::string chosen = chosen_target();
   text += "\ntargets of simd, the best first; TPCE_TARGET forces one\n";
   for (const simd::Target& target : simd::targets()) {
-    text += fmt::format("  {:<25} {}\n", target.name, target.supported ? "runs here" : "not on this processor");
+    text += fmt::format("  {:<25} {}{}\n", target.name, target.supported ? "runs here" : "not on this processor",
+                        target.name == chosen ? ", chosen" : "");
   }
   text += "\nmethods\n";
   for (const MethodInfo& method : methods()) {

@@ -54,8 +54,21 @@ TEST_F(GoldenCommand, MakesTheSameBytesHoweverItIsComputed) {
   const std::string text = make("g.txt");
   EXPECT_TRUE(has(text, "# step loss grad_norm\n1 "));
   EXPECT_TRUE(has(text, "# tpce: method canonical\n"));
-  const std::vector<Words> ways{{"--tp", "2"}, {"--tp", "7"}, {"--shards", "1,0,3"}, {"--backend", "scalar"}};
+  const std::vector<Words> ways{{"--tp", "2"},      {"--tp", "7"},      {"--shards", "1,0,3"}, {"--backend", "scalar"},
+                                {"--threads", "1"}, {"--threads", "2"}, {"--threads", "5"}};
   for (const Words& way : ways) EXPECT_EQ(make("other.txt", way), text);
+}
+
+TEST_F(GoldenCommand, ChecksAndUpdatesOnAnyThreads) {
+  const std::string text = make("g.txt");
+  for (const char* threads : {"0", "1", "2", "5"}) {
+    const Output check = golden({"check", directory / "g.txt", first, second, "--threads", threads});
+    EXPECT_EQ(check.exit_code, 0) << check.out << check.err;
+    write_text(directory / "old.txt", edited(text, "\n1 ", "\n1 9"));
+    const Output update = golden({"update", directory / "old.txt", first, second, "--threads", threads});
+    EXPECT_EQ(update.exit_code, 0) << update.err;
+    EXPECT_EQ(read_text(directory / "old.txt"), text);
+  }
 }
 
 TEST_F(GoldenCommand, MakesWhatLossPrints) {

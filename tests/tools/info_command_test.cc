@@ -69,7 +69,10 @@ TEST(InfoCommand, ATargetIsForcedOrRefused) {
     const Environment forced("TPCE_TARGET", "portable");
     const Output output = run(directory, {"info", "--fingerprint"});
     EXPECT_EQ(output.out, read_text(TPCE_TEST_DATA "/fingerprint.txt")) << output.err;
-    EXPECT_NE(run(directory, {"info"}).out.find("(portable)"), std::string::npos);
+    const std::string text = run(directory, {"info"}).out;
+    EXPECT_NE(text.find("(portable)"), std::string::npos);
+    EXPECT_NE(text.find("\n  portable                  runs here, chosen\n"), std::string::npos) << text;
+    EXPECT_EQ(text.find(", chosen"), text.rfind(", chosen")) << text;
   }
   const Environment wrong("TPCE_TARGET", "AVX9");
   const Output refused = run(directory, {"info", "--fingerprint"});

@@ -113,6 +113,25 @@ TEST(LossCommand, EqualsTheLibraryForAnyShards) {
   EXPECT_EQ(directory.names(), (std::vector<std::string>{"g.npy", "p.npy", "z.safetensors"}));
 }
 
+// Rows that are cut over threads, and rows that are not.
+TEST(LossCommand, OutputsAreTheSameBytesOnAnyThreads) {
+  const TemporaryDirectory directory;
+  for (const auto& [rows, columns] : {std::pair(2, 70001), std::pair(64, 501)}) {
+    const Sample made = sample(rows, columns);
+    write_text(directory / "z.safetensors", capture(made.logits, made.labels));
+    std::vector<std::string> first;
+    for (const char* threads : {"0", "1", "2", "5"}) {
+      const Output output =
+          run(directory, {"loss", directory / "z.safetensors", "--threads", threads, "--json", "--grad",
+                          directory / "g.npy", "--per-row", directory / "p.npy", "--tp", "2"});
+      ASSERT_EQ(output.exit_code, 0) << output.err;
+      const std::vector<std::string> files{output.out, read_text(directory / "g.npy"), read_text(directory / "p.npy")};
+      if (first.empty()) first = files;
+      EXPECT_TRUE(files == first) << threads;
+    }
+  }
+}
+
 // The program reads 2^22 elements at a time; these rows come in three ranges.
 TEST(LossCommand, RangesOfRowsGiveTheBitsOfOneBatch) {
   const TemporaryDirectory directory;

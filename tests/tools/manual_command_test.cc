@@ -45,6 +45,9 @@ TEST(CompletionCommand, BashOffersCommandsOptionsAndChoices) {
   EXPECT_EQ(offered(directory, "tpce loss --reduction ''"), "none sum mean\n");
   EXPECT_EQ(offered(directory, "tpce golden check g.txt --back"), "--backend\n");
   EXPECT_EQ(offered(directory, "tpce golden check g.txt --meth"), "\n");
+  for (const char* command : {"loss", "golden make", "golden check", "golden update"}) {
+    EXPECT_EQ(offered(directory, std::string("tpce ") + command + " --thr"), "--threads\n");
+  }
   EXPECT_EQ(offered(directory, "tpce loss " + (directory / "scr")), directory / "script\n");
 }
 
