@@ -293,7 +293,7 @@ HWY_INLINE void RegisterExp4(D d, VF& x0, VF& x1, VF& x2, VF& x3, VF magic) {
 }
 
 // Adds one digit of four vectors to the accumulator, and takes it from them.
-HWY_INLINE void AddDigit4(D d, VU& accumulator, VF& r0, VF& r1, VF& r2, VF& r3, VF magic) {
+HWY_INLINE void AddDigit4(VU& accumulator, VF& r0, VF& r1, VF& r2, VF& r3, VF magic) {
   const DU du;
   const VF t0 = hn::Add(r0, magic);
   const VF t1 = hn::Add(r1, magic);
@@ -392,8 +392,8 @@ HWY_INLINE void AddBlock(const Block<T>& block, const RegisterBin& bin, Accumula
       hn::StoreU(x2, d, keep + k);
       hn::StoreU(x3, d, keep + k + hn::Lanes(d));
     }
-    if constexpr (kDigits >= 3) AddDigit4(d, a0, x0, x1, x2, x3, magic0);
-    if constexpr (kDigits >= 2) AddDigit4(d, a1, x0, x1, x2, x3, magic1);
+    if constexpr (kDigits >= 3) AddDigit4(a0, x0, x1, x2, x3, magic0);
+    if constexpr (kDigits >= 2) AddDigit4(a1, x0, x1, x2, x3, magic1);
     const VU sum01 = hn::Add(hn::BitCast(du, hn::Add(x0, magic2)), hn::BitCast(du, hn::Add(x1, magic2)));
     const VU sum23 = hn::Add(hn::BitCast(du, hn::Add(x2, magic2)), hn::BitCast(du, hn::Add(x3, magic2)));
     a2 = hn::Add(a2, hn::Add(sum01, sum23));
@@ -574,7 +574,7 @@ HWY_INLINE void StoreRounded(D d, VF v, double* p) {
   for (std::size_t i = 0; i < hn::Lanes(d); ++i) round_to(lanes[i], &p[i]);
 }
 
-HWY_INLINE void StoreRounded(D d, VF v, BFloat16* p) {
+HWY_INLINE void StoreRounded(D, VF v, BFloat16* p) {
   const DU du;
   const hn::Rebind<std::uint16_t, D> d16;
   const VU bits = hn::BitCast(du, v);
@@ -677,7 +677,7 @@ HWY_INLINE void AddSquares(const float* p, std::int64_t count, BinnedSum& square
   hn::Store(a0, du, accumulators.digit[0]);
   hn::Store(a1, du, accumulators.digit[1]);
   hn::Store(a2, du, accumulators.digit[2]);
-  for (std::uint32_t& count : accumulators.count) count = added;
+  for (std::uint32_t& additions : accumulators.count) additions = added;
   Flush(accumulators, top.digits = {});
   merge(squares, top);
 }
@@ -743,7 +743,7 @@ HWY_INLINE float OneFactor(const RowGradient& gradient, std::int32_t bin) {
   return power >= -38 && power <= 100 ? gradient.factor * static_cast<float>(power_of_two(power)) : 0.0f;
 }
 
-HWY_INLINE void StoreRoundedPair(D d, VF even, VF odd, BFloat16* p) {
+HWY_INLINE void StoreRoundedPair(D, VF even, VF odd, BFloat16* p) {
   const DU du;
   const VU low = hn::ShiftRight<16>(RoundNormalToHighHalf(even));
   const VU high = hn::And(RoundNormalToHighHalf(odd), hn::Set(du, 0xffff0000u));
