@@ -51,7 +51,7 @@ struct Compiled {
   Kernels (*make)();
 };
 
-// The targets of this build, best first.
+// The targets of this build, best first. On Arm, Highway 1.0.3 gives clang the baseline alone, NEON.
 constexpr Compiled kCompiled[] = {
 #if HWY_TARGETS & HWY_AVX3_DL
     {HWY_AVX3_DL, &N_AVX3_DL::MakeKernels},
