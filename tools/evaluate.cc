@@ -70,7 +70,9 @@ class Problem {
 
   std::int64_t rows() const { return file_.rows(); }
   std::int64_t columns() const { return file_.vocab(); }
-  std::int64_t range_rows() const { return std::clamp<std::int64_t>(kRangeElements / columns(), 1, rows()); }
+  std::int64_t range_rows() const {
+    return std::clamp<std::int64_t>(kRangeElements / columns(), 1, std::max<std::int64_t>(rows(), 1));
+  }
   std::int64_t vocab() const { return vocab_; }
   DType dtype() const { return cast_ ? DType::kFloat32 : file_.dtype(); }
   Labels labels() const { return file_.labels(); }
