@@ -59,9 +59,9 @@ struct Problem {
   std::int64_t tp = 1;
   std::int64_t offset = 0;  // elements before the first row: every alignment is taken
   std::int64_t rows_per_chunk = 2;
-  std::vector<T> logits;
-  std::vector<std::int64_t> labels;
-  std::vector<float> upstream;
+  std::vector<T> logits = {};
+  std::vector<std::int64_t> labels = {};
+  std::vector<float> upstream = {};
 
   ConstMatrix matrix() const { return {logits.data() + offset, DTypeOf<T>::value, rows, columns, stride, {}}; }
 };
