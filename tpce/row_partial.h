@@ -47,9 +47,7 @@ TPCE_HOST_DEVICE inline RowClass class_of(float max_logit) {
 }
 
 // Top bin of a grid row.
-TPCE_ALWAYS_INLINE std::int32_t bin_of_logit(float max_logit) {
-  return bin_of_exponent(exp_split(max_logit).exponent);
-}
+TPCE_ALWAYS_INLINE std::int32_t bin_of_logit(float max_logit) { return bin_of_exponent(exp_split(max_logit).exponent); }
 
 // NaN or +inf, in one comparison that no max instruction can blur.
 TPCE_HOST_DEVICE inline bool is_nan_or_positive_infinity(float x) {
