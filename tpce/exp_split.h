@@ -5,7 +5,7 @@
 //   p             in [0.706, 1.417]
 //   n             at most 1,549,082,005 in magnitude; monotone in x over the whole range, across 2^16 too
 //   error         |p - 2^f| / 2^f <= 1.51 * 2^-24
-//   operations    8 FMA, 1 subtraction (below 2^16)
+//   operations    9 FMA, 1 subtraction (below 2^16)
 #pragma once
 
 #include "tpce/platform.h"

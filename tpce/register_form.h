@@ -3,7 +3,7 @@
 // with vector types; tests/tpce/register_form_test.cc ties them to the definition.
 //
 //   precondition  |x| < 2^16; elsewhere the definition is used
-//   operations    8 FMA, 7 additions and 4 integer additions an element for three digits
+//   operations    9 FMA, 8 additions and 4 integer additions an element for three digits
 #pragma once
 
 #include "tpce/binned_sum.h"
