@@ -1,5 +1,7 @@
 #include "golden/golden_file.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -212,6 +214,27 @@ std::string recorded_text(double recorded, float right) {
                      ulp_distance(recorded, static_cast<double>(right), UlpUnit::kFloat32));
 }
 
+// In what an input is not the one recorded.
+std::string other_input_text(const Input& input, const Input& recorded) {
+  const auto digest = [](const std::optional<std::string>& sha256) {
+    return sha256 ? fmt::format("sha256 {}...", sha256->substr(0, 12)) : "in the file of the logits";
+  };
+  const auto read_as = [](const Input& it) { return fmt::format("{} x {}, {}", it.rows, it.vocab, name_of(it.dtype)); };
+  std::vector<std::string> parts;
+  if (input.sha256 != recorded.sha256) {
+    parts.push_back(fmt::format("the input is not the file recorded ({}, recorded {})", digest(input.sha256),
+                                digest(recorded.sha256)));
+  }
+  if (input.labels_sha256 != recorded.labels_sha256) {
+    parts.push_back(fmt::format("the labels are not those recorded ({}, recorded {})", digest(input.labels_sha256),
+                                digest(recorded.labels_sha256)));
+  }
+  if (read_as(input) != read_as(recorded)) {
+    parts.push_back(fmt::format("the logits are {}, recorded {}", read_as(input), read_as(recorded)));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
+}
+
 }  // namespace
 
 std::string make_golden(const Results& results) {
@@ -316,8 +339,7 @@ Check check_golden(const Trajectory& golden, const Results& results) {
     }
     const auto input = record.inputs.find(step);
     if (input != record.inputs.end() && !(input->second == result->input)) {
-      check.notes.push_back(fmt::format("step {}: the input is not the file recorded (sha256 {}..., recorded {}...)",
-                                        step, result->input.sha256.substr(0, 12), input->second.sha256.substr(0, 12)));
+      check.notes.push_back(fmt::format("step {}: {}", step, other_input_text(result->input, input->second)));
     }
   }
   if (record.method && !(*record.method == results.method)) {

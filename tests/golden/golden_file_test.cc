@@ -122,6 +122,24 @@ TEST(CheckGolden, NotesOtherInputsAndMethods) {
   expect_parts(check.notes[1], {"'legacy tp=2'", "'canonical'"});
 }
 
+TEST(CheckGolden, NotesOnlyWhatIsOtherInAnInput) {
+  const Results recorded = results_of({{2.5f, 0.5f}});
+  const Trajectory golden = Trajectory::parse(make_golden(recorded), "g");
+  const auto note = [&](auto&& change) {
+    Results results = recorded;
+    change(results.steps[0].input);
+    const Check check = check_golden(golden, results);
+    return check.notes.size() == 1 ? check.notes[0] : "";
+  };
+  const std::string rows = std::to_string(recorded.steps[0].input.rows);
+  const std::string vocab = std::to_string(recorded.steps[0].input.vocab);
+  EXPECT_EQ(note([](Input& input) { input.vocab += 1; }), "step 1: the logits are " + rows + " x " +
+                                                              std::to_string(recorded.steps[0].input.vocab + 1) +
+                                                              ", bf16, recorded " + rows + " x " + vocab + ", bf16");
+  EXPECT_EQ(note([](Input& input) { input.labels_sha256 = std::string(64, 'c'); }),
+            "step 1: the labels are not those recorded (sha256 cccccccccccc..., recorded in the file of the logits)");
+}
+
 TEST(CheckGolden, TellsAStepThatTheFileLacksAndZerosApart) {
   const Trajectory golden = Trajectory::parse("1 0.0\n", "g");
   EXPECT_TRUE(check_golden(golden, results_of({{0.0f, 1}})).equal());
