@@ -95,7 +95,7 @@ std::vector<Target> targets() {
   return found;
 }
 
-Kernels kernels_for(std::string_view name) {
+Kernels kernels_for(std::string_view name, std::string_view argument) {
   std::string known;
   for (const Compiled& compiled : kCompiled) {
     if ((hwy::SupportedTargets() & compiled.target) == 0) continue;
@@ -103,7 +103,7 @@ Kernels kernels_for(std::string_view name) {
     if (name.empty() || name == kernels.name) return kernels;
     known += (known.empty() ? "" : ", ") + std::string(kernels.name);
   }
-  throw std::invalid_argument("target: got '" + std::string(name) +
+  throw std::invalid_argument(std::string(argument) + ": got '" + std::string(name) +
                               "', expected one that this processor runs: " + known);
 }
 

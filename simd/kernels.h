@@ -105,8 +105,8 @@ struct Target {
 // Best first.
 std::vector<Target> targets();
 
-// The kernels of a target, or of the best one where name is empty. Throws std::invalid_argument, listing those that the
-// processor runs, for any other name.
-Kernels kernels_for(std::string_view name);
+// The kernels of a target, or of the best one where name is empty. Throws std::invalid_argument, which names the
+// argument and lists those that the processor runs, for any other name.
+Kernels kernels_for(std::string_view name, std::string_view argument = "target");
 
 }  // namespace tpce::simd

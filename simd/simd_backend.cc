@@ -26,9 +26,10 @@ constexpr std::int64_t kMinTaskElements = 65536;
 // 960 KiB a thread: what forward keeps of a row for its backward, as far as it goes.
 constexpr std::size_t kCachedExponentials = 240 * 1024;
 
-std::string target_or_environment(const std::string& target) {
-  const char* forced = std::getenv("TPCE_TARGET");
-  return target.empty() && forced != nullptr ? std::string(forced) : target;
+Kernels kernels_of(const std::string& target) {
+  constexpr const char* kForced = "TPCE_TARGET";
+  const char* forced = std::getenv(kForced);
+  return target.empty() && forced != nullptr ? kernels_for(forced, kForced) : kernels_for(target);
 }
 
 template <class Matrix>
@@ -52,9 +53,7 @@ RowLogits stretch_of(const Batch& batch, const Piece& piece, std::int64_t row) {
 SimdBackend::SimdBackend(const SimdOptions& options) : SimdBackend(options, make_tbb_executor(options.threads)) {}
 
 SimdBackend::SimdBackend(const SimdOptions& options, std::unique_ptr<Executor> executor)
-    : kernels_(kernels_for(target_or_environment(options.target))),
-      executor_(std::move(executor)),
-      block_skipping_(options.block_skipping) {}
+    : kernels_(kernels_of(options.target)), executor_(std::move(executor)), block_skipping_(options.block_skipping) {}
 
 Capabilities SimdBackend::capabilities() const { return scalar_.capabilities(); }
 

@@ -54,12 +54,15 @@ constexpr const char* kUpdateExamples = R"(Examples:
   tpce golden update golden.txt step1.safetensors --drop-steps
       the rows of the steps that have no FILE go; otherwise they are an error)";
 
+void check_one_loss(Reduction reduction) {
+  if (reduction != Reduction::kNone) return;
+  throw std::invalid_argument("reduction: got none, expected sum or mean: a golden file holds one loss a step");
+}
+
 // Results of the files, one a step; on the first rank, which alone reads the files from end to end.
 golden::Results compute(const std::vector<std::string>& files, const std::vector<std::int64_t>& steps,
                         const ProblemOptions& problem, const Request& request) {
-  if (request.options.reduction == Reduction::kNone) {
-    throw std::invalid_argument("reduction: got none, expected sum or mean: a golden file holds one loss a step");
-  }
+  check_one_loss(request.options.reduction);
   golden::Results results{.version = TPCE_VERSION, .method = {.name = request.choice.method.name}, .steps = {}};
   if (request.choice.method.bits_depend_on_order) {
     if (request.shards.empty()) {
@@ -152,8 +155,9 @@ Request RecomputeCommand::recorded_request(const golden::Record& record) const {
   std::vector<std::int64_t> shards;
   ProblemOptions recorded = problem;
   try {
-    (void)choose_method(record.method->name, std::nullopt);
+    (void)find_method(record.method->name);
     for (const auto& [key, value] : record.method->details) {
+      if (key == "reduction") check_one_loss(reduction_from_name(value));
       if (key == "tp") tp = parse_recorded_tp(value);
       if (key == "shards") shards = parse_recorded_shards(value);
       recorded.set_default(key, value);

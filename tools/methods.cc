@@ -25,7 +25,7 @@ BackendInfo simd_info() {
     info.summary = fmt::format("the canonical method in vector instructions ({}) over {} threads", backend.target(),
                                backend.threads());
   } catch (const std::exception& error) {
-    info.missing = error.what();
+    info.missing = io::printable(error.what());
     info.summary = "the canonical method in vector instructions over threads";
   }
   return info;
@@ -34,14 +34,6 @@ BackendInfo simd_info() {
 bool available(std::string_view backend) {
   const std::vector<std::string> names = available_backend_names();
   return std::find(names.begin(), names.end(), backend) != names.end();
-}
-
-const MethodInfo& find_method(std::string_view name) {
-  for (const MethodInfo& method : methods()) {
-    if (method.name == name) return method;
-  }
-  throw std::invalid_argument(
-      fmt::format("method: got {}, expected one of {}", io::quote(name), fmt::join(method_names(), ", ")));
 }
 
 void check_backend(std::string_view name) {
@@ -115,6 +107,14 @@ std::vector<std::string> built_backend_names() {
     if (backend.built) names.push_back(backend.name);
   }
   return names;
+}
+
+const MethodInfo& find_method(std::string_view name) {
+  for (const MethodInfo& method : methods()) {
+    if (method.name == name) return method;
+  }
+  throw std::invalid_argument(
+      fmt::format("method: got {}, expected one of {}", io::quote(name), fmt::join(method_names(), ", ")));
 }
 
 MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend) {

@@ -35,6 +35,9 @@ std::vector<std::string> method_names();
 std::vector<std::string> available_backend_names();
 std::vector<std::string> built_backend_names();
 
+// Throws std::invalid_argument that lists the names. The method's backends may all be missing here.
+const MethodInfo& find_method(std::string_view name);
+
 struct MethodChoice {
   MethodInfo method;
   std::string backend;

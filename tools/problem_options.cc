@@ -191,7 +191,11 @@ Request ProblemOptions::request(const std::string& default_method) const {
                   .cast_to_fp32 = cast_.has_value(),
                   .threads = static_cast<int>(threads_),
                   .options = {}};
-  if (request.choice.method.name == "canonical") request.tp = ranks().size();
+  if (request.choice.method.name == "canonical") {
+    request.tp = ranks().size();
+  } else {
+    (void)choose_method("canonical", std::nullopt);  // it will say which rows collapsed: refused now, not after hours
+  }
   request.tp = tp_.value_or(request.tp);
   if (cast_) check_cast(*cast_);
   Options& options = request.options;

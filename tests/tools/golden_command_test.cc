@@ -143,6 +143,22 @@ TEST_F(GoldenCommand, ChecksAtAnyTp) {
   }
 }
 
+TEST_F(GoldenCommand, ATargetThatIsNotHereIsNoFaultOfTheRecord) {
+  make("g.txt");
+  make("certified.txt", {"--method", "certified"});
+  setenv("TPCE_TARGET", "AVX9", 1);
+  const Output scalar = golden({"check", directory / "g.txt", first, second, "--backend", "scalar"});
+  const Output simd = golden({"check", directory / "g.txt", first, second});
+  const Output certified = golden({"check", directory / "certified.txt", first, second});
+  unsetenv("TPCE_TARGET");
+  EXPECT_EQ(scalar.exit_code, 0) << scalar.err;
+  for (const Output& refused : {simd, certified}) {
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_TRUE(refused.err.starts_with("tpce: error: backend: simd is missing: TPCE_TARGET: got 'AVX9'"))
+        << refused.err;
+  }
+}
+
 TEST_F(GoldenCommand, AFailedCheckPrintsTheBlockToPaste) {
   const std::string good = make("g.txt");
   const std::string commented = edited(good, "# step loss", "# config: mine\n# step loss");
@@ -237,6 +253,7 @@ TEST_F(GoldenCommand, ABadRecordIsNamedByFileAndLine) {
       {"# tpce: method log_softmax tp=0", "tp: got '0'"},
       {"# tpce: method log_softmax shards=1,x", "shards: got '1,x'"},
       {"# tpce: method log_softmax shards=-1,5", "shards: got '-1,5'"},
+      {"# tpce: method log_softmax reduction=none", "reduction: got none"},
       {"# tpce: method log_softmax reduction=max", "reduction: got 'max'"},
       {"# tpce: method log_softmax ignore_index=1x", "ignore_index: got '1x'"},
       {"# tpce: method log_softmax vocab=1e3", "vocab: got '1e3'"},

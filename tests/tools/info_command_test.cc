@@ -78,9 +78,12 @@ TEST(InfoCommand, ATargetIsForcedOrRefused) {
   const Output refused = run(directory, {"info", "--fingerprint"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_EQ(refused.out, "");
-  EXPECT_EQ(refused.err.find("tpce: error: backend: simd is missing: target: got 'AVX9', expected one"), 0u)
+  EXPECT_EQ(refused.err.find("tpce: error: backend: simd is missing: TPCE_TARGET: got 'AVX9', expected one"), 0u)
       << refused.err;
   EXPECT_EQ(run(directory, {"info", "--fingerprint", "--backend", "scalar"}).exit_code, 0);
+  const Environment unprintable("TPCE_TARGET", "AVX2\n\x1b[1m");
+  const std::string text = run(directory, {"info"}).out;
+  EXPECT_NE(text.find(": missing, TPCE_TARGET: got 'AVX2\\n\\x1b[1m', expected one"), std::string::npos) << text;
 }
 
 // The committed hash is what ties all builds together: clang and g++, and later every backend.
