@@ -182,7 +182,7 @@ TEST(Trajectory, SurvivesMutations) {
         } else {
           text[at] = byte;
         }
-        if (text.empty()) text = "\n";
+        if (text.empty()) text.push_back('\n');
       }
       try {
         const Trajectory trajectory = Trajectory::parse(text, "g");
