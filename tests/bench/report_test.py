@@ -59,7 +59,7 @@ class ReportTest(unittest.TestCase):
         memory = "peak extra memory of a forward, of the logits"
         self.assertEqual(self.line("reach", memory), ["at most 0.01", "0.004", "yes"])
         # A rate of 0.8 is a cost of 1.25.
-        growth = "cost of an element at V = 262144, of V = 4096"
+        growth = "cost of an element at V = 4096 and at V = 262144, one over the other"
         self.assertEqual(self.line("reach", growth), ["at most 1.15", "1.25", "no"])
 
     def test_what_was_not_measured_is_said_to_be_so(self):
