@@ -20,6 +20,7 @@ tpce_dependency(TBB::tbb TBB PC tbb)
 tpce_dependency(fmt::fmt fmt PC fmt)
 tpce_dependency(nlohmann_json::nlohmann_json nlohmann_json PC nlohmann_json)
 tpce_dependency(OpenSSL::Crypto OpenSSL PC libcrypto)
+tpce_dependency(cmark_gfm::cmark_gfm cmark_gfm LINK "-lcmark-gfm-extensions -lcmark-gfm")
 tpce_dependency(CLI11::CLI11 CLI11 PC CLI11)
 tpce_dependency(Threads::Threads Threads LINK -pthread)
 

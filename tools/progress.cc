@@ -29,8 +29,13 @@ std::string duration(double seconds) {
 
 }  // namespace
 
-Progress::Progress(std::string what, std::int64_t total)
-    : what_(std::move(what)), total_(total), terminal_(shows_a_line()), start_(Clock::now()), last_(start_) {}
+Progress::Progress(std::string what, std::int64_t total, std::string unit)
+    : what_(std::move(what)),
+      total_(total),
+      unit_(std::move(unit)),
+      terminal_(shows_a_line()),
+      start_(Clock::now()),
+      last_(start_) {}
 
 Progress::~Progress() {
   if (shown_) fmt::print(stderr, "{}", kEraseLine);
@@ -50,8 +55,8 @@ void Progress::advance(std::int64_t units) {
   const double left = rate > 0 ? static_cast<double>(total_ - done_) / rate : 0.0;
   constexpr int kWidth = 24;
   const int filled = std::clamp(static_cast<int>(fraction * kWidth), 0, kWidth);
-  fmt::print(stderr, "{}{} [{:=<{}}{:{}}] {:3.0f} %  {:.1f} rows/s  {} left", kEraseLine, what_, "", filled, "",
-             kWidth - filled, 100 * fraction, rate, duration(left));
+  fmt::print(stderr, "{}{} [{:=<{}}{:{}}] {:3.0f} %  {:.1f} {}/s  {} left", kEraseLine, what_, "", filled, "",
+             kWidth - filled, 100 * fraction, rate, unit_, duration(left));
   std::fflush(stderr);
 }
 

@@ -9,8 +9,8 @@ namespace tpce::tools {
 
 class Progress {
  public:
-  // total: units of work, at least 0. Nothing is shown in the first half second, or where stderr is not a terminal.
-  Progress(std::string what, std::int64_t total);
+  // total: units of work, at least 0, of the name that the rate is shown with. Nothing is shown in the first half second, or where stderr is not a terminal.
+  Progress(std::string what, std::int64_t total, std::string unit = "rows");
   // Erases the line.
   ~Progress();
   Progress(const Progress&) = delete;
@@ -23,6 +23,7 @@ class Progress {
 
   std::string what_;
   std::int64_t total_;
+  std::string unit_;
   std::int64_t done_ = 0;
   bool terminal_;
   bool shown_ = false;

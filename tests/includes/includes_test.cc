@@ -32,7 +32,7 @@ const std::map<std::string, Strings> kAllowed = {
     {"mpi", {kProblem, "tpce"}},
     {"io", {kProblem, "tpce"}},
     {"golden", {kProblem, "tpce", "io"}},
-    {"sim", {kProblem, "tpce", "reference", "io"}},
+    {"sim", {kProblem, "tpce", "reference", "simd", "io"}},
     {"tools", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim"}},
     {"bench", {kProblem, "tpce", "simd", "io"}},
     {"tests", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim", "tools"}},

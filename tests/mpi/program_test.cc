@@ -191,6 +191,25 @@ TEST_F(Program, NamesTheRankThatFailsAlone) {
   EXPECT_LT(run.seconds, 10);
 }
 
+TEST_F(Program, AStudyIsTheSameOverRanks) {
+  EXPECT_EQ(over_ranks(3, "study memory --quick --out " + in_directory("three")).exit_code, 0);
+  EXPECT_NE(alone("study memory --quick --out " + in_directory("one")), "");
+  // All but the measured memory, which two runs of one process may disagree on too.
+  const auto computed = [&](const std::string& folder) {
+    std::string kept;
+    std::istringstream lines(read(directory / folder / "study.json"));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.rfind("\"measured\"", 0) != 0) kept += line + "\n";
+    }
+    return kept;
+  };
+  EXPECT_NE(computed("one").find("published-log_softmax-eager"), std::string::npos);
+  EXPECT_EQ(computed("three"), computed("one"));
+  const Launched refused = over_ranks(2, "study memory --set rows=0 --out " + in_directory("none"));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_EQ(refused.messages, Lines{"tpce: error: rows: got '0', expected a whole number 1..4294967296"});
+}
+
 // The processes that run as a rank on the file: its guard and itself.
 std::vector<int> processes_of(int rank, const std::string& file) {
   std::vector<int> found;

@@ -1,0 +1,170 @@
+#include "sim/studies/page.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+#include "io/gnuplot.h"
+
+namespace tpce::sim {
+namespace {
+
+// Told apart by readers with any colour vision (Okabe and Ito), black last.
+constexpr const char* kColours[] = {"#d55e00", "#0072b2", "#009e73", "#cc79a7", "#e69f00",
+                                    "#56b4e9", "#7f7f7f", "#8c564b", "#6a3d9a", "#000000"};
+
+constexpr const char* kFont = "set terminal svg size {},{} font 'sans-serif,14' noenhanced background '#ffffff'\n";
+
+bool is_number(const std::string& cell) {
+  return !cell.empty() && cell.find_first_not_of("0123456789.+-e% ") == std::string::npos;
+}
+
+// A bar would end the cell.
+std::string escaped(const std::string& cell) {
+  std::string text;
+  for (const char c : cell) text += c == '|' ? std::string("\\|") : std::string(1, c);
+  return text;
+}
+
+std::string markdown_row(const std::vector<std::string>& cells) {
+  std::string line = "|";
+  for (const std::string& cell : cells) line += " " + escaped(cell) + " |";
+  return line + "\n";
+}
+
+std::string markdown_table(const Table& table) {
+  std::string text = markdown_row(table.columns) + "|";
+  for (std::size_t c = 0; c < table.columns.size(); ++c) {
+    const bool numbers = !table.rows.empty() && std::all_of(table.rows.begin(), table.rows.end(), [&](const auto& row) {
+      return row[c].empty() || is_number(row[c]);
+    });
+    text += numbers ? " ---: |" : " --- |";
+  }
+  text += "\n";
+  for (const auto& row : table.rows) text += markdown_row(row);
+  return text;
+}
+
+std::string csv_cell(const std::string& cell) {
+  if (cell.find_first_of(",\"\n\r") == std::string::npos) return cell;
+  std::string quoted = "\"";
+  for (const char c : cell) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string csv_row(const std::vector<std::string>& cells) {
+  std::string line;
+  for (std::size_t i = 0; i < cells.size(); ++i) line += (i ? "," : "") + csv_cell(cells[i]);
+  return line + "\n";
+}
+
+std::string axis_commands(const Axis& axis, char name) {
+  std::string text = fmt::format("set {}label {}\n", name, io::gnuplot_string(axis.label));
+  if (axis.logarithmic) text += fmt::format("set logscale {0}\nset format {0} '%.0e'\n", name);
+  return text;
+}
+
+}  // namespace
+
+void Table::add(std::vector<std::string> row) {
+  if (row.size() != columns.size()) {
+    throw std::invalid_argument(fmt::format("row: got {} cells, expected {}", row.size(), columns.size()));
+  }
+  rows.push_back(std::move(row));
+}
+
+std::string svg_of(const LinePlot& plot) {
+  std::string script = fmt::format(fmt::runtime(kFont), 900, 520);
+  script += fmt::format("set title {}\nset grid\nset border 3\nset tics nomirror\n", io::gnuplot_string(plot.title));
+  script += "set key outside right top\n" + axis_commands(plot.x, 'x') + axis_commands(plot.y, 'y');
+  std::string commands;
+  const auto drawable = [](double value, const Axis& axis) {
+    return std::isfinite(value) && (!axis.logarithmic || value > 0);
+  };
+  for (std::size_t s = 0; s < plot.series.size(); ++s) {
+    const Series& series = plot.series[s];
+    if (series.x.size() != series.y.size()) throw std::invalid_argument("series: got unequal numbers of x and y");
+    std::string block = fmt::format("$s{} << EOD\n", s);
+    bool any = false;
+    for (std::size_t i = 0; i < series.x.size(); ++i) {
+      if (!drawable(series.x[i], plot.x) || !drawable(series.y[i], plot.y)) {
+        block += "\n";  // interrupts the line
+        continue;
+      }
+      any = true;
+      block += fmt::format("{:.9g} {:.9g}\n", series.x[i], series.y[i]);
+    }
+    if (!any) continue;
+    script += block + "EOD\n";
+    commands += fmt::format("{}$s{} using 1:2 with {} lc rgb '{}' title {}", commands.empty() ? "plot " : ", ", s,
+                            series.points ? "points pt 7 ps 0.6" : "lines lw 2", kColours[s % std::size(kColours)],
+                            io::gnuplot_string(series.name));
+  }
+  if (commands.empty()) throw std::invalid_argument(fmt::format("plot {}: nothing can be drawn", plot.title));
+  return io::run_gnuplot(script + commands + "\n");
+}
+
+std::string svg_of(const HeatMap& map) {
+  const std::size_t rows = map.y.size();
+  std::string script = fmt::format(fmt::runtime(kFont), 900, 150 + 26 * std::max<std::size_t>(rows, 4));
+  script += fmt::format("set title {}\nset xlabel {}\nset ylabel {}\nset cblabel {}\n", io::gnuplot_string(map.title),
+                        io::gnuplot_string(map.x_label), io::gnuplot_string(map.y_label),
+                        io::gnuplot_string(map.value_label));
+  // viridis, from its published control points
+  script +=
+      "set palette defined (0 '#440154', 1 '#46327e', 2 '#365c8d', 3 '#277f8e', 4 '#1fa187', 5 '#4ac16d', "
+      "6 '#a0da39', 7 '#fde725')\n";
+  script +=
+      fmt::format("set cbrange [{:.9g}:{:.9g}]\nunset key\nset tics nomirror out\nset ytics (", map.low, map.high);
+  for (std::size_t r = 0; r < rows; ++r) {
+    script += fmt::format("{}{} {}", r ? ", " : "", io::gnuplot_string(map.y[r]), rows - 1 - r);
+  }
+  script +=
+      fmt::format(")\nset yrange [-0.5:{}]\nset style fill solid 1.0 noborder\n", static_cast<double>(rows) - 0.5);
+  // Boxes rather than an image, so that columns may stand at unequal distances.
+  const auto edge = [&](std::size_t c) {  // left edge of column c
+    if (map.x.size() == 1) return map.x[0] + (c == 0 ? -0.5 : 0.5);
+    if (c == 0) return map.x[0] - (map.x[1] - map.x[0]) / 2;
+    if (c == map.x.size()) return map.x[c - 1] + (map.x[c - 1] - map.x[c - 2]) / 2;
+    return (map.x[c - 1] + map.x[c]) / 2;
+  };
+  script += fmt::format(
+      "set xrange [{:.9g}:{:.9g}]\nset object 1 rectangle from graph 0,0 to graph 1,1 behind "
+      "fillcolor rgb '#bbbbbb' fillstyle solid\n",
+      edge(0), edge(map.x.size()));
+  script += "$cells << EOD\n";
+  bool any = false;
+  for (std::size_t r = 0; r < rows; ++r) {
+    for (std::size_t c = 0; c < map.x.size(); ++c) {
+      const double value = map.values.at(r).at(c);
+      if (std::isnan(value)) continue;
+      any = true;
+      const double y = static_cast<double>(rows - 1 - r);
+      script += fmt::format("{:.9g} {} {:.9g} {:.9g} {} {} {:.9g}\n", map.x[c], y, edge(c), edge(c + 1), y - 0.5,
+                            y + 0.5, std::clamp(value, map.low, map.high));
+    }
+  }
+  if (!any) throw std::invalid_argument(fmt::format("map {}: nothing can be drawn", map.title));
+  return io::run_gnuplot(script + "EOD\nplot $cells using 1:2:3:4:5:6:7 with boxxyerror lc palette\n");
+}
+
+std::string markdown_of(const Page& page, const std::string& provenance) {
+  std::string text = fmt::format("# {}\n\n{}\n", page.title, page.conclusion);
+  for (const Section& section : page.sections) {
+    if (!section.heading.empty()) text += fmt::format("\n## {}\n", section.heading);
+    if (!section.text.empty()) text += "\n" + section.text + "\n";
+    for (const Table& table : section.tables) text += "\n" + markdown_table(table);
+    for (const Figure& figure : section.figures) text += fmt::format("\n![{}]({}.svg)\n", figure.caption, figure.name);
+  }
+  return text + "\n" + provenance + "\n";
+}
+
+std::string csv_of(const Table& table, const std::string& provenance) {
+  std::string text = "# " + provenance + "\n" + csv_row(table.columns);
+  for (const auto& row : table.rows) text += csv_row(row);
+  return text;
+}
+
+}  // namespace tpce::sim

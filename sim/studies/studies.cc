@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <stdexcept>
+
+#include "io/error.h"
+#include "sim/order/names.h"
+#include "sim/studies/memory.h"
+#include "sim/studies/study.h"
+
+namespace tpce::sim {
+
+std::span<const Study* const> studies() {
+  static const MemoryStudy memory;
+  static const std::array<const Study*, 1> all{&memory};
+  return all;
+}
+
+const Study& study_from_name(std::string_view name) {
+  struct Named {
+    std::string_view name;
+    const Study* study;
+  };
+  std::vector<Named> named;
+  for (const Study* study : studies()) named.push_back({study->name(), study});
+  return *find_by_name("study", name, named).study;
+}
+
+std::string parameter_text(const Study& study, const StudyOptions& options, std::string_view name) {
+  const auto chosen = options.parameters.find(std::string(name));
+  if (chosen != options.parameters.end()) return chosen->second;
+  for (const Parameter& parameter : study.parameters()) {
+    if (parameter.name == name) return parameter.value;
+  }
+  throw std::logic_error(fmt::format("study {} has no parameter {}", study.name(), name));
+}
+
+std::int64_t parameter_number(const Study& study, const StudyOptions& options, std::string_view name, Range range) {
+  const std::string text = parameter_text(study, options, name);
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < range.low || value > range.high) {
+    throw std::invalid_argument(
+        fmt::format("{}: got {}, expected a whole number {}..{}", name, io::quote(text), range.low, range.high));
+  }
+  return value;
+}
+
+void check_options(const Study& study, const StudyOptions& options) {
+  if (options.scale == Scale::kPaper && !study.has_paper_scale()) {
+    throw std::invalid_argument(fmt::format("paper: study {} follows no paper's setting", study.name()));
+  }
+  const std::vector<Parameter> known = study.parameters();
+  for (const auto& [name, value] : options.parameters) {
+    if (std::any_of(known.begin(), known.end(), [&, &wanted = name](const Parameter& p) { return p.name == wanted; }))
+      continue;
+    std::string names;
+    for (const Parameter& parameter : known) names += (names.empty() ? "" : ", ") + parameter.name;
+    throw std::invalid_argument(fmt::format("set: study {} has no parameter {}, expected {}", study.name(),
+                                            io::quote(name), names.empty() ? "none" : "one of " + names));
+  }
+}
+
+Json json_of(double value) { return std::isfinite(value) ? Json(value) : Json(nullptr); }
+
+double number_of(const Json& value) {
+  return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+}  // namespace tpce::sim

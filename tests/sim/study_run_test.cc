@@ -1,0 +1,174 @@
+// A study's folder: cells are computed once, a run that was stopped goes on, and the page is the same either way.
+#include "sim/studies/study_run.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <fstream>
+#include <numeric>
+#include <sstream>
+#include <stdexcept>
+
+namespace tpce::sim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Squares of 0 to 7.
+class Squares : public Study {
+ public:
+  std::string_view name() const override { return "squares"; }
+  std::string_view question() const override { return "how large?"; }
+  std::vector<Parameter> parameters() const override { return {{"plus", "0", "added to each"}}; }
+  std::vector<Cell> cells(const StudyOptions& options) const override {
+    const std::int64_t plus = parameter_number(*this, options, "plus", {0, 9});
+    std::vector<Cell> cells;
+    for (int i = 0; i < 8; ++i) {
+      cells.push_back({"n" + std::to_string(i), [this, i, plus](const fs::path&) {
+                         ++computed;
+                         if (i == failing) throw std::invalid_argument("cannot be squared");
+                         return Json{{"square", json_of(static_cast<double>(i * i) + static_cast<double>(plus) + 0.1)}};
+                       }});
+    }
+    return cells;
+  }
+  Page page(const StudyOptions&, std::span<const Json> results) const override {
+    double total = 0;
+    for (const Json& result : results) total += number_of(result["square"]);
+    Page page{
+        .title = "Squares", .conclusion = "They add to " + std::to_string(total) + ".", .sections = {}, .data = {}};
+    page.data = {{"total"}, {{std::to_string(total)}}};
+    page.sections.push_back({.figures = {{"dot", "<svg/>", "a dot"}}});
+    return page;
+  }
+
+  mutable std::atomic<int> computed{0};
+  int failing = -1;
+};
+
+class StudyRunTest : public ::testing::Test {
+ protected:
+  StudyRunTest() {
+    std::string name = (fs::temp_directory_path() / "study.XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+  }
+  ~StudyRunTest() override { fs::remove_all(folder_); }
+
+  StudyRun run_of(const Squares& study) const { return {study, {}, folder_ / "out", "1.0"}; }
+  std::string read(const std::string& name) const {
+    std::ifstream in(folder_ / "out" / name);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(StudyRunTest, WritesThePageAndKeepsNoCells) {
+  const Squares study;
+  const StudyRun run = run_of(study);
+  const auto cells = open_study(run, false);
+  EXPECT_EQ(cells.size(), 8u);
+  int done = 0;
+  compute_cells(run, cells, 3, [&] { ++done; });
+  EXPECT_EQ(done, 8);
+  finish_study(run);
+  EXPECT_EQ(read("page.md").rfind("# Squares\n\nThey add to 140.8", 0), 0u) << read("page.md");
+  EXPECT_NE(read("page.md").find("`tpce study squares --seed 1`"), std::string::npos);
+  EXPECT_EQ(read("data.csv").rfind("# tpce study squares --seed 1, tpce 1.0\ntotal\n", 0), 0u);
+  EXPECT_EQ(read("dot.svg"), "<svg/>");
+  EXPECT_FALSE(fs::exists(folder_ / "out/cells"));
+  const Json summary = Json::parse(read("study.json"));
+  EXPECT_EQ(summary["cells"]["n3"]["square"], 9.1);
+}
+
+TEST_F(StudyRunTest, GoesOnWhereItWasStopped) {
+  const Squares study;
+  const StudyRun run = run_of(study);
+  const auto cells = open_study(run, false);
+  std::size_t given = 0;
+  compute_cells(
+      run, cells, [&]() { return given < 3 ? std::optional(given++) : std::nullopt; }, [] {});
+  EXPECT_EQ(study.computed, 3);
+
+  const auto rest = open_study(run, false);
+  EXPECT_EQ(rest, (std::vector<std::size_t>{3, 4, 5, 6, 7}));
+  compute_cells(run, rest, 1, [] {});
+  finish_study(run);
+  EXPECT_EQ(study.computed, 8);
+  const std::string page = read("page.md"), summary = read("study.json");
+
+  // A finished run computes nothing more, and writes the same.
+  EXPECT_TRUE(open_study(run, false).empty());
+  finish_study(run);
+  EXPECT_EQ(read("page.md"), page);
+  EXPECT_EQ(read("study.json"), summary);
+  EXPECT_EQ(open_study(run, true).size(), 8u);  // fresh
+}
+
+TEST_F(StudyRunTest, RefusesTheCellsOfAnotherRun) {
+  const Squares study;
+  StudyRun run = run_of(study);
+  compute_cells(run, open_study(run, false), 1, [] {});
+  for (const bool finished : {false, true}) {
+    if (finished) finish_study(run);
+    const auto refused = [&](const auto& change) {
+      StudyRun other = run;
+      change(other);
+      EXPECT_THROW(open_study(other, false), std::invalid_argument);
+    };
+    refused([](StudyRun& other) { other.options.seed = 2; });
+    refused([](StudyRun& other) { other.options.scale = Scale::kQuick; });
+    refused([](StudyRun& other) { other.options.parameters["plus"] = "1"; });
+    refused([](StudyRun& other) { other.version = "1.1"; });
+  }
+}
+
+TEST_F(StudyRunTest, ErrorsNameWhatWasRefused) {
+  const Squares study;
+  const auto message_of = [](const auto& call) {
+    try {
+      call();
+    } catch (const std::invalid_argument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  StudyRun run = run_of(study);
+  run.options.parameters["minus"] = "1";
+  EXPECT_EQ(message_of([&] { open_study(run, false); }),
+            "set: study squares has no parameter 'minus', expected one of plus");
+  run.options.parameters = {{"plus", "x"}};
+  EXPECT_EQ(message_of([&] { open_study(run, false); }), "plus: got 'x', expected a whole number 0..9");
+  run.options = {.scale = Scale::kPaper};
+  EXPECT_EQ(message_of([&] { open_study(run, false); }), "paper: study squares follows no paper's setting");
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  std::ofstream(folder_ / "file") << "x";
+  run.options = {};
+  run.folder = folder_ / "file";
+  EXPECT_NE(message_of([&] { open_study(run, false); }).find("is no directory"), std::string::npos);
+}
+
+TEST_F(StudyRunTest, AFailingCellIsNamedAndTheOthersAreKept) {
+  Squares study;
+  study.failing = 5;
+  const StudyRun run = run_of(study);
+  try {
+    compute_cells(run, open_study(run, false), 1, [] {});
+    FAIL() << "no error";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "study squares, cell n5: cannot be squared");
+  }
+  EXPECT_EQ(open_study(run, false), (std::vector<std::size_t>{5, 6, 7}));
+}
+
+TEST(Studies, HaveNamesAndQuestions) {
+  for (const Study* study : studies()) {
+    EXPECT_EQ(&study_from_name(study->name()), study);
+    EXPECT_EQ(study->question().back(), '?') << study->name();
+    EXPECT_FALSE(study->cells({.scale = Scale::kQuick}).empty());
+  }
+  EXPECT_THROW(study_from_name("nothing"), std::invalid_argument);
+}
+
+}  // namespace
+}  // namespace tpce::sim

@@ -1,0 +1,63 @@
+// tpce study and tpce report.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/tools/run_program.h"
+
+namespace tpce::test {
+namespace {
+
+TEST(StudyCommand, ListsStudies) {
+  const TemporaryDirectory directory;
+  EXPECT_NE(run(directory, {"study", "--list"}).out.find("memory "), std::string::npos);
+  const Output output = run(directory, {"study", "--list", "--json"});
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  for (const auto& study : nlohmann::json::parse(output.out)) EXPECT_TRUE(study.contains("question"));
+}
+
+TEST(StudyCommand, WritesAFolderThatAReportBinds) {
+  const TemporaryDirectory directory;
+  const Output output =
+      run(directory, {"study", "memory", "--quick", "--set", "tp=4", "--out", directory / "all/memory"});
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_EQ(output.err, "");
+  EXPECT_NE(output.out.find("4 of 4 published peaks"), std::string::npos) << output.out;
+  for (const char* name : {"page.md", "data.csv", "study.json"}) {
+    EXPECT_NE(read_text(directory / (std::string("all/memory/") + name)).find("--quick --set tp=4 --seed 1"),
+              std::string::npos)
+        << name;
+  }
+  const Output report = run(directory, {"report", directory / "all"});
+  EXPECT_EQ(report.exit_code, 0) << report.err;
+  EXPECT_NE(read_text(directory / "all/report.html").find("<h2>Memory"), std::string::npos);
+}
+
+TEST(StudyCommand, RefusesAndLeavesNothing) {
+  const TemporaryDirectory directory;
+  const std::vector<std::pair<std::vector<std::string>, std::string>> wrong{
+      {{"nothing"}, "study: got 'nothing', expected one of"},
+      {{}, "expected a NAME, or --list"},
+      {{"memory", "--set", "rows"}, "set: got 'rows', expected NAME=VALUE"},
+      {{"memory", "--set", "rows=0"}, "rows: got '0', expected a whole number"},
+      {{"memory", "--set", "dtype=fp8"}, "dtype: got 'fp8', expected fp32"},
+      {{"memory", "--set", "tp=2", "--set", "tp=3"}, "set: 'tp' stands twice"},
+      {{"memory", "--paper"}, "paper: study memory follows no paper's setting"},
+      {{"memory", "--threads", "-1"}, "threads"},
+      {{"memory", "--quick", "--paper"}, "--paper"}};
+  for (const auto& [arguments, message] : wrong) {
+    std::vector<std::string> all{"study"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    all.insert(all.end(), {"--out", directory / "out"});
+    const Output output = run(directory, all);
+    EXPECT_EQ(output.exit_code, 2) << message;
+    EXPECT_NE(output.err.find(message), std::string::npos) << output.err;
+    EXPECT_TRUE(directory.names().empty()) << message;
+  }
+  EXPECT_EQ(run(directory, {"study", "memory"}).exit_code, 2);
+  EXPECT_EQ(run(directory, {"report", directory / "none"}).exit_code, 2);
+  EXPECT_TRUE(directory.names().empty());
+}
+
+}  // namespace
+}  // namespace tpce::test

@@ -1,0 +1,47 @@
+// tpce report: binds the pages of studies into one HTML file.
+#include "sim/studies/study_report.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+
+#include "io/atomic_file.h"
+#include "tools/command.h"
+#include "tools/output.h"
+
+namespace tpce::tools {
+
+namespace {
+
+constexpr const char* kExamples = R"(Examples:
+  tpce report studies
+      binds studies/*/page.md into studies/study_report.html, pictures and all
+  tpce report collapse --out collapse.html)";
+
+struct ReportCommand {
+  std::string folder;
+  std::optional<std::string> out;
+
+  int run() const {
+    const std::string path = out ? *out : (std::filesystem::path(folder) / "report.html").string();
+    io::AtomicFile file(path);
+    file.write(sim::report_html(folder));
+    file.commit();
+    print(fmt::format("wrote {}\n", path));
+    return 0;
+  }
+};
+
+}  // namespace
+
+std::vector<Command> add_report(CLI::App& program) {
+  CLI::App* app = program.add_subcommand("report", "bind the pages of studies into one HTML file");
+  app->footer(kExamples);
+  auto command = std::make_shared<ReportCommand>();
+  app->add_option("DIR", command->folder, "folder of a study, or of folders of studies")->required();
+  app->add_option("--out", command->out, "the file to write (DIR/report.html)")->type_name("F.html");
+  return {{app, [command] { return command->run(); }}};
+}
+
+}  // namespace tpce::tools
