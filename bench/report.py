@@ -191,6 +191,23 @@ def rates(results: Results) -> str:
         for vocab in results.vocabs() or [VOCAB]
         for dtype in DTYPES
     ]
+    text = table(["V", "logits", *kinds.values()], rows)
+    clock = results.tpce.get("clock_ghz")
+    return text + (f"\nCycles an element, at {spread(clock)} GHz:\n\n{cycles(results, clock['median'])}" if clock else "")
+
+
+def cycles(results: Results, ghz: float) -> str:
+    kinds = {**PASSES, "plain": "`plain`, two passes"}
+
+    def count(shape: Shape, kind: str) -> str:
+        rate = results.ours(shape, kind)
+        return f"{ghz / rate['median']:.3g}" if rate else ""
+
+    rows = [
+        [str(vocab), dtype] + [count(Shape(dtype, vocab=vocab), kind) for kind in kinds]
+        for vocab in results.vocabs() or [VOCAB]
+        for dtype in DTYPES
+    ]
     return table(["V", "logits", *kinds.values()], rows)
 
 

@@ -5,9 +5,11 @@
 //   tpce-bench --benchmark_filter=...          Google Benchmark's own options
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
+#include <sys/mman.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
@@ -30,6 +32,27 @@
 namespace tpce::bench {
 namespace {
 
+// Memory as tuned allocators give it to the losses that ours is compared with: in huge pages, where there are any.
+class Memory {
+ public:
+  Memory() = default;
+  explicit Memory(std::int64_t bytes) {
+    constexpr std::size_t kHugePage = std::size_t{2} << 20;
+    const std::size_t size = (static_cast<std::size_t>(bytes) + kHugePage - 1) / kHugePage * kHugePage;
+    bytes_.reset(static_cast<char*>(std::aligned_alloc(kHugePage, size)));
+    if (!bytes_) throw std::bad_alloc();
+    madvise(bytes_.get(), size, MADV_HUGEPAGE);
+    std::memset(bytes_.get(), 0, size);
+  }
+  char* data() const { return bytes_.get(); }
+
+ private:
+  struct Free {
+    void operator()(char* bytes) const { std::free(bytes); }
+  };
+  std::unique_ptr<char, Free> bytes_;
+};
+
 // One set of logits in memory: synthetic, normal with standard deviation 3, or a capture.
 class Logits {
  public:
@@ -41,7 +64,7 @@ class Logits {
     for (float& value : values) value = normal(random);
     visit_narrow_dtype(dtype, [&](auto element) {
       using T = decltype(element);
-      memory_.resize(static_cast<std::size_t>(rows * vocab) * sizeof(T));
+      memory_ = Memory(rows * vocab * static_cast<std::int64_t>(sizeof(T)));
       auto* out = reinterpret_cast<T*>(memory_.data());
       for (std::int64_t i = 0; i < rows; ++i) {
         const float* source = values.data() + random() % 65536;
@@ -76,7 +99,7 @@ class Logits {
   DType dtype_ = DType::kFloat32;
   std::int64_t rows_ = 0;
   std::int64_t vocab_ = 0;
-  std::vector<char> memory_;
+  Memory memory_;
   std::vector<std::int64_t> labels_;
   std::optional<io::LogitsFile::Rows> capture_;
 };
@@ -129,7 +152,7 @@ void run_forward_backward(benchmark::State& state, const Work& work) {
   const Sharded sharded(*work.logits, work.tp);
   const Batch batch{sharded.plan, sharded.shards, work.logits->labels(), work.logits->vocab()};
   const ConstMatrix logits = work.logits->matrix();
-  std::vector<char> memory(static_cast<std::size_t>(work.logits->bytes()));
+  const Memory memory(work.logits->bytes());
   std::vector<Matrix> gradients;
   for (const Shard& shard : sharded.shards) {
     const Matrix whole{memory.data(), logits.dtype, logits.rows, logits.cols, logits.cols, {}};
@@ -165,12 +188,32 @@ void run_read(benchmark::State& state, const Work& work) {
 }
 
 void run_copy(benchmark::State& state, const Work& work) {
-  std::vector<char> memory(static_cast<std::size_t>(work.logits->bytes()));
+  const Memory memory(work.logits->bytes());
   for ([[maybe_unused]] auto iteration : state) {
-    std::memcpy(memory.data(), work.logits->matrix().data, memory.size());
+    std::memcpy(memory.data(), work.logits->matrix().data, static_cast<std::size_t>(work.logits->bytes()));
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations() * work.logits->elements());
+}
+
+constexpr const char* kClock = "clock";
+
+// A cycle an addition, since each waits for the one before and none is known beforehand: what a clock cycle is, on
+// machines that do not count cycles for us.
+void run_clock(benchmark::State& state) {
+  constexpr std::int64_t kAdditions = 1 << 20;
+  std::int64_t sum = 1;
+  std::int64_t term = 1;
+  asm volatile("" : "+r"(term));
+  for ([[maybe_unused]] auto iteration : state) {
+    for (std::int64_t i = 0; i < kAdditions; i += 8) {
+      for (int j = 0; j < 8; ++j) {
+        sum += term;
+        asm volatile("" : "+r"(sum));
+      }
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * kAdditions);
 }
 
 // Elements/ns of each repetition of each benchmark, by name, beside Google Benchmark's own table.
@@ -241,6 +284,7 @@ void add_all(const std::string& group, const Work& work) {
 }
 
 void register_quick(const std::string& capture) {
+  add(kClock, run_clock);
   add_all("bf16", {synthetic(DType::kBFloat16, 64, 128256)});
   add_all("fp32", {synthetic(DType::kFloat32, 64, 128256)});
   add_all("capture", {std::make_shared<Logits>(capture)});
@@ -290,12 +334,27 @@ nlohmann::ordered_json ratios(const Rates& rates) {
           {"v262144_vs_v4096", ratio("v262144/forward", "v4096/forward")}};
 }
 
+nlohmann::ordered_json cycles_per_element(const Rates& rates) {
+  nlohmann::ordered_json json;
+  for (const char* dtype : {"bf16", "fp32"}) {
+    const auto cycles = [&](const char* what) {
+      return rates.median(kClock) / rates.median(fmt::format("{}/{}", dtype, what));
+    };
+    json[fmt::format("forward_{}", dtype)] = cycles("forward");
+    json[fmt::format("fused_{}", dtype)] = cycles("forward_backward");
+    json[fmt::format("plain_{}", dtype)] = cycles("plain");
+  }
+  return json;
+}
+
 nlohmann::ordered_json to_json(const Rates& rates) {
   nlohmann::ordered_json json = ratios(rates);
   json["target"] = target();
+  json["cycles_per_element"] = cycles_per_element(rates);
   for (const auto& [name, values] : rates.all()) {
     const auto [low, high] = std::minmax_element(values.begin(), values.end());
-    json["elements_per_ns"][name] = {{"median", rates.median(name)}, {"min", *low}, {"max", *high}, {"values", values}};
+    auto& spread = name == kClock ? json["clock_ghz"] : json["elements_per_ns"][name];
+    spread = {{"median", rates.median(name)}, {"min", *low}, {"max", *high}, {"values", values}};
   }
   return json;
 }

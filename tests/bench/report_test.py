@@ -95,6 +95,16 @@ class ReportTest(unittest.TestCase):
             self.line("peers", "F.cross_entropy, torch.compile")[:3], ["1.5 (0.75 to 3)", "6 (3 to 12)", "2 (1 to 4)"]
         )
 
+    def test_cycles_are_the_clock_over_the_rate(self):
+        self.give(lambda sample: sample["tpce"].update(clock_ghz={"median": 3.0, "min": 2.5, "max": 3.5}))
+        written = self.written("rates")
+        self.assertIn("Cycles an element, at 3 (2.5 to 3.5) GHz:", written)
+        self.assertIn("| 32000 | bf16 | 1 | 2 | 0.75 |", written)
+
+    def test_no_cycles_without_a_clock(self):
+        self.give()
+        self.assertNotIn("Cycles", self.written("rates"))
+
     def test_memory_is_in_multiples_of_the_logits(self):
         self.give()
         # 4 bytes an element beside logits of 2, and twice that with backward.
