@@ -45,7 +45,7 @@ RowPartial PartialOfRow(std::span<const RowLogits> row, BlockSkipping, ExpCache*
 
 template <class T, class Out>
 void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares,
-                   std::span<const CachedBlock>) {
+                   const KeptStretch&) {
   const auto* logits = static_cast<const T*>(row.logits);
   auto* out = static_cast<Out*>(gradients);
   const bool reads = gradient.kind == RowGradient::Kind::kGrid || gradient.kind == RowGradient::Kind::kHuge;
@@ -68,9 +68,13 @@ using VF = hn::Vec<D>;
 using VU = hn::Vec<DU>;
 using VI = hn::Vec<DI>;
 
-// Elements of a block: 4 KiB of fp32, which stays in the first-level cache, and short enough that blocks of real logits
-// differ in how many digits they need.
+// Elements of a block: few enough to stay in the first-level cache and in the accumulators, and for blocks of real
+// logits to differ in how many digits they need; many enough that what is done once a block is little beside it.
+#if HWY_ARCH_X86
+constexpr std::int64_t kBlock = 2048;
+#else
 constexpr std::int64_t kBlock = 1024;
+#endif
 
 // Logits in this open range take the register form; below it, an exponential is nothing beside any row maximum above
 // kLowest + 64.
@@ -308,6 +312,79 @@ HWY_INLINE void AddDigit4(VU& accumulator, VF& r0, VF& r1, VF& r2, VF& r3, VF ma
   accumulator = hn::Add(accumulator, hn::Add(sum01, sum23));
 }
 
+HWY_INLINE void StoreRounded(D d, VF v, float* p) { hn::StoreU(v, d, p); }
+
+HWY_INLINE void StoreRounded(D d, VF v, double* p) {
+  HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
+  hn::Store(v, d, lanes);
+  for (std::size_t i = 0; i < hn::Lanes(d); ++i) round_to(lanes[i], &p[i]);
+}
+
+HWY_INLINE void StoreRounded(D, VF v, BFloat16* p) {
+  const DU du;
+  const hn::Rebind<std::uint16_t, D> d16;
+  const VU bits = hn::BitCast(du, v);
+  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
+  const VU rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd));
+  const VU magnitude = hn::And(rounded, hn::Set(du, 0x7fffu));
+  const VU plus_zero = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(du)), rounded);
+  const DI di;
+  // DemoteTo saturates from signed values, so the 16 bits are sign-extended first.
+  const VI extended = hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(di, plus_zero)));
+  const hn::Rebind<std::int16_t, D> di16;
+  hn::StoreU(hn::BitCast(d16, hn::DemoteTo(di16, extended)), d16, reinterpret_cast<std::uint16_t*>(p));
+}
+
+HWY_INLINE void StoreRounded(D d, VF v, Float16* p) {
+  // What rounds to zero becomes +0 before the conversion: |v| <= 2^-25, ties to even.
+  const VF plus_zero = hn::IfThenZeroElse(hn::Le(hn::Abs(v), hn::Set(d, 0x1p-25f)), v);
+  const hn::Rebind<hwy::float16_t, D> d16;
+  hn::StoreU(hn::DemoteTo(d16, plus_zero), d16, reinterpret_cast<hwy::float16_t*>(p));
+}
+
+// Rounds vectors to bf16 without a look at zeros: |v| >= 2^-126 rounds to no zero. The result is in the high halves.
+HWY_INLINE VU RoundNormalToHighHalf(VF v) {
+  const DU du;
+  const VU bits = hn::BitCast(du, v);
+  // An odd result raises the low half by at most 1, which turns just the tie upwards.
+  const VU tie = hn::Or(bits, hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u)));
+  return hn::Add(tie, hn::Set(du, 0x7fffu));
+}
+
+// Whether the gradients of these logits are made in the order of LoadPair: two bf16 are then joined again without a
+// shuffle.
+template <class T, class Out>
+constexpr bool kInPairs = std::is_same_v<T, BFloat16>&& std::is_same_v<Out, BFloat16>;
+
+HWY_INLINE void StoreRoundedPair(D, VF even, VF odd, BFloat16* p) {
+  const DU du;
+  const VU low = hn::ShiftRight<16>(RoundNormalToHighHalf(even));
+  const VU high = hn::And(RoundNormalToHighHalf(odd), hn::Set(du, 0xffff0000u));
+  hn::StoreU(hn::Or(low, high), du, reinterpret_cast<std::uint32_t*>(p));
+}
+
+// Four vectors of exponentials, in the order of LoadPair where kPairs, times a factor: the gradients of QuadLanes()
+// elements.
+template <bool kPairs, class Out>
+HWY_INLINE void StoreScaled4(D d, VF y0, VF y1, VF y2, VF y3, VF scale, Out* p) {
+  y0 = hn::Mul(y0, scale);
+  y1 = hn::Mul(y1, scale);
+  y2 = hn::Mul(y2, scale);
+  y3 = hn::Mul(y3, scale);
+  if constexpr (kPairs) {
+    StoreRoundedPair(d, y0, y1, p);
+    StoreRoundedPair(d, y2, y3, p + PairLanes());
+  } else {
+    StoreRounded(d, y0, p);
+    StoreRounded(d, y1, p + hn::Lanes(d));
+    StoreRounded(d, y2, p + 2 * hn::Lanes(d));
+    StoreRounded(d, y3, p + 3 * hn::Lanes(d));
+  }
+}
+
+template <class T>
+void WriteDeferred(const DeferredBlock& block);
+
 // Lanes of RegisterLane, kept in memory between blocks: vectors of some targets cannot be members. Each digit counts
 // its own additions, since blocks may skip leading ones.
 struct Accumulators {
@@ -347,12 +424,15 @@ struct Block {
   const T* logits;
   std::int64_t count;
   const T* ahead;
-  const T* gradients;  // memory of the block's gradients, or null
+  const T* gradients;  // memory of gradients that will be written next
+  const DeferredBlock* replaced;
 };
+
+enum class Keep { kNone, kKeep, kReplace };
 
 // Adds the last kDigits digits of a block's exponentials; writes the exponentials to keep, whole vectors of them, where
 // kKeep. Without kClamp every logit lies above bin.clamp.
-template <int kDigits, bool kClamp, bool kKeep, class T>
+template <int kDigits, bool kClamp, Keep kKeep, class T>
 HWY_INLINE void AddBlock(const Block<T>& block, const RegisterBin& bin, Accumulators& accumulators, float* keep) {
   const D d;
   const DU du;
@@ -364,19 +444,21 @@ HWY_INLINE void AddBlock(const Block<T>& block, const RegisterBin& bin, Accumula
   VU a0 = hn::Load(du, accumulators.digit[0]);
   VU a1 = hn::Load(du, accumulators.digit[1]);
   VU a2 = hn::Load(du, accumulators.digit[2]);
+  VF scale = hn::Zero(d);
+  T* out = nullptr;
+  if constexpr (kKeep == Keep::kReplace) {
+    scale = hn::Set(d, block.replaced->factor);
+    out = static_cast<T*>(block.replaced->out);
+  }
   // Four vectors are joined before they meet an accumulator, whose chain of additions is then a quarter as long.
-  for (std::int64_t j = 0; j < block.count; j += QuadLanes()) {
+  const auto exponentials = [&](std::int64_t j, VF& x0, VF& x1, VF& x2, VF& x3) HWY_ATTR {
     const std::int64_t k = j + PairLanes();
     PrefetchPair(block.ahead + j);
     PrefetchPair(block.ahead + k);
-    if constexpr (kKeep) {
+    if constexpr (kKeep != Keep::kNone) {
       PrefetchPair(block.gradients + j);
       PrefetchPair(block.gradients + k);
     }
-    VF x0;
-    VF x1;
-    VF x2;
-    VF x3;
     LoadPair(d, block.logits + j, x0, x1);
     LoadPair(d, block.logits + k, x2, x3);
     if constexpr (kClamp) {
@@ -386,18 +468,44 @@ HWY_INLINE void AddBlock(const Block<T>& block, const RegisterBin& bin, Accumula
       x3 = hn::Max(x3, clamp);
     }
     RegisterExp4(d, x0, x1, x2, x3, magic);
-    if constexpr (kKeep) {
+    if constexpr (kKeep == Keep::kReplace) {
+      StoreScaled4<kInPairs<T, T> >(d, hn::LoadU(d, keep + j), hn::LoadU(d, keep + j + hn::Lanes(d)),
+                                    hn::LoadU(d, keep + k), hn::LoadU(d, keep + k + hn::Lanes(d)), scale, out + j);
+    }
+    if constexpr (kKeep != Keep::kNone) {
       hn::StoreU(x0, d, keep + j);
       hn::StoreU(x1, d, keep + j + hn::Lanes(d));
       hn::StoreU(x2, d, keep + k);
       hn::StoreU(x3, d, keep + k + hn::Lanes(d));
     }
+  };
+  const auto add_digits = [&](VF x0, VF x1, VF x2, VF x3) HWY_ATTR {
     if constexpr (kDigits >= 3) AddDigit4(a0, x0, x1, x2, x3, magic0);
     if constexpr (kDigits >= 2) AddDigit4(a1, x0, x1, x2, x3, magic1);
     const VU sum01 = hn::Add(hn::BitCast(du, hn::Add(x0, magic2)), hn::BitCast(du, hn::Add(x1, magic2)));
     const VU sum23 = hn::Add(hn::BitCast(du, hn::Add(x2, magic2)), hn::BitCast(du, hn::Add(x3, magic2)));
     a2 = hn::Add(a2, hn::Add(sum01, sum23));
+  };
+  // The digits of four vectors are made beside the exponentials of the next four: two short chains to work on where one
+  // long one would fill what the processor looks ahead.
+  VF x0;
+  VF x1;
+  VF x2;
+  VF x3;
+  exponentials(0, x0, x1, x2, x3);
+  for (std::int64_t j = QuadLanes(); j < block.count; j += QuadLanes()) {
+    VF y0;
+    VF y1;
+    VF y2;
+    VF y3;
+    exponentials(j, y0, y1, y2, y3);
+    add_digits(x0, x1, x2, x3);
+    x0 = y0;
+    x1 = y1;
+    x2 = y2;
+    x3 = y3;
   }
+  add_digits(x0, x1, x2, x3);
   hn::Store(a0, du, accumulators.digit[0]);
   hn::Store(a1, du, accumulators.digit[1]);
   hn::Store(a2, du, accumulators.digit[2]);
@@ -442,7 +550,7 @@ class RowWalk {
     const bool target_here = target >= 0 && target < count;
     if (target_here && count == 1) return true;
     const T* gradients = stretch.gradients != nullptr ? static_cast<const T*>(stretch.gradients) + first : logits;
-    Block<T> block{logits, WholeQuads(count), logits + kBlock, gradients};
+    Block<T> block{logits, WholeQuads(count), logits + kBlock, gradients, nullptr};
     Scan<T> scan;
     // A target that does not decide the maximum is added as any class, and then taken away: digits are integers.
     bool copied = block.count != count;
@@ -488,10 +596,23 @@ class RowWalk {
     const bool above_clamp = scan.min > register_bin_.clamp;
     if (copied || !above_clamp) digits = kAllClamped;
     if (kKeep && keep != nullptr) {
-      AddDigits<kKeep>(digits, block, keep);
+      const DeferredBlock* replaced = cache_->deferred();
+      if (digits != kAllClamped && replaced != nullptr && replaced->values == keep && replaced->count == block.count &&
+          replaced->write == &WriteDeferred<T>) {
+        block.replaced = replaced;
+        block.gradients = static_cast<const T*>(replaced->out) + kBlock;
+        AddDigits<Keep::kReplace>(digits, block, keep);
+        cache_->skip_deferred();
+        if (replaced->target >= 0) {
+          round_to(replaced->target_gradient, &static_cast<T*>(replaced->out)[replaced->target]);
+        }
+      } else {
+        cache_->write_deferred_before(keep + block.count);
+        AddDigits<Keep::kKeep>(digits, block, keep);
+      }
       if (above_clamp) cache_->keep({first, count, bin_, keep}, static_cast<std::size_t>(block.count));
     } else {
-      AddDigits<false>(digits, block, nullptr);
+      AddDigits<Keep::kNone>(digits, block, nullptr);
     }
     if (target_here && !copied) TakeAway(widen(logits[target]));
     return true;
@@ -507,7 +628,7 @@ class RowWalk {
   // All three digits, with values below the clamp raised to it.
   static constexpr int kAllClamped = 0;
 
-  template <bool kKeepThese>
+  template <Keep kKeepThese>
   void AddDigits(int digits, const Block<T>& block, float* keep) {
     switch (digits) {
       case 1:
@@ -517,12 +638,13 @@ class RowWalk {
       case 3:
         return AddBlock<3, false, kKeepThese>(block, register_bin_, accumulators_, keep);
       default:
-        return AddBlock<3, true, kKeepThese>(block, register_bin_, accumulators_, keep);
+        return AddBlock < 3, true,
+               kKeepThese == Keep::kReplace ? Keep::kKeep : kKeepThese > (block, register_bin_, accumulators_, keep);
     }
   }
 
   void Raise(std::int32_t bin) {
-    Flush(accumulators_, digits_);
+    if (accumulators_.count[2] != 0) Flush(accumulators_, digits_);
     if (max_ > kLowest) digits_ = raised(digits_, std::int64_t{bin} - bin_);
     bin_ = bin;
     register_bin_ = register_bin(bin);
@@ -564,36 +686,6 @@ RowPartial WalkRow(std::span<const RowLogits> row, BlockSkipping skipping, ExpCa
 template <class T>
 RowPartial PartialOfRow(std::span<const RowLogits> row, BlockSkipping skipping, ExpCache* cache) {
   return cache != nullptr ? WalkRow<T, true>(row, skipping, cache) : WalkRow<T, false>(row, skipping, nullptr);
-}
-
-HWY_INLINE void StoreRounded(D d, VF v, float* p) { hn::StoreU(v, d, p); }
-
-HWY_INLINE void StoreRounded(D d, VF v, double* p) {
-  HWY_ALIGN float lanes[HWY_MAX_BYTES / sizeof(float)];
-  hn::Store(v, d, lanes);
-  for (std::size_t i = 0; i < hn::Lanes(d); ++i) round_to(lanes[i], &p[i]);
-}
-
-HWY_INLINE void StoreRounded(D, VF v, BFloat16* p) {
-  const DU du;
-  const hn::Rebind<std::uint16_t, D> d16;
-  const VU bits = hn::BitCast(du, v);
-  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-  const VU rounded = hn::ShiftRight<16>(hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd));
-  const VU magnitude = hn::And(rounded, hn::Set(du, 0x7fffu));
-  const VU plus_zero = hn::IfThenZeroElse(hn::Eq(magnitude, hn::Zero(du)), rounded);
-  const DI di;
-  // DemoteTo saturates from signed values, so the 16 bits are sign-extended first.
-  const VI extended = hn::ShiftRight<16>(hn::ShiftLeft<16>(hn::BitCast(di, plus_zero)));
-  const hn::Rebind<std::int16_t, D> di16;
-  hn::StoreU(hn::BitCast(d16, hn::DemoteTo(di16, extended)), d16, reinterpret_cast<std::uint16_t*>(p));
-}
-
-HWY_INLINE void StoreRounded(D d, VF v, Float16* p) {
-  // What rounds to zero becomes +0 before the conversion: |v| <= 2^-25, ties to even.
-  const VF plus_zero = hn::IfThenZeroElse(hn::Le(hn::Abs(v), hn::Set(d, 0x1p-25f)), v);
-  const hn::Rebind<hwy::float16_t, D> d16;
-  hn::StoreU(hn::DemoteTo(d16, plus_zero), d16, reinterpret_cast<hwy::float16_t*>(p));
 }
 
 // fp32 gradients of at most kBlock elements of a grid row, none of them the target.
@@ -682,19 +774,6 @@ HWY_INLINE void AddSquares(const float* p, std::int64_t count, BinnedSum& square
   merge(squares, top);
 }
 
-// Rounds vectors to bf16 without a look at zeros: |v| >= 2^-126 rounds to no zero. The result is in the high halves.
-HWY_INLINE VU RoundNormalToHighHalf(VF v) {
-  const DU du;
-  const VU bits = hn::BitCast(du, v);
-  const VU odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(du, 1u));
-  return hn::Add(hn::Add(bits, hn::Set(du, 0x7fffu)), odd);
-}
-
-// Whether the gradients of these logits are made in the order of LoadPair: two bf16 are then joined again without a
-// shuffle.
-template <class T, class Out>
-constexpr bool kInPairs = std::is_same_v<T, BFloat16>&& std::is_same_v<Out, BFloat16>;
-
 // Exponentials of a block, in units of Q_b: those that forward kept, or made anew. At4() gives those of elements [j, j
 // + QuadLanes()), of which the block may have fewer.
 struct KeptExponentials {
@@ -743,13 +822,6 @@ HWY_INLINE float OneFactor(const RowGradient& gradient, std::int32_t bin) {
   return power >= -38 && power <= 100 ? gradient.factor * static_cast<float>(power_of_two(power)) : 0.0f;
 }
 
-HWY_INLINE void StoreRoundedPair(D, VF even, VF odd, BFloat16* p) {
-  const DU du;
-  const VU low = hn::ShiftRight<16>(RoundNormalToHighHalf(even));
-  const VU high = hn::And(RoundNormalToHighHalf(odd), hn::Set(du, 0xffff0000u));
-  hn::StoreU(hn::Or(low, high), du, reinterpret_cast<std::uint32_t*>(p));
-}
-
 // Gradients of a block: exponentials times OneFactor().
 template <bool kPairs, class Exponentials, class Out>
 HWY_INLINE void ScaleBlock(const Exponentials& exponentials, std::int64_t count, float factor, Out* out) {
@@ -761,22 +833,10 @@ HWY_INLINE void ScaleBlock(const Exponentials& exponentials, std::int64_t count,
     VF y2;
     VF y3;
     exponentials.At4(d, j, y0, y1, y2, y3);
-    y0 = hn::Mul(y0, scale);
-    y1 = hn::Mul(y1, scale);
-    y2 = hn::Mul(y2, scale);
-    y3 = hn::Mul(y3, scale);
     HWY_ALIGN Out tail[4 * HWY_MAX_BYTES / sizeof(float)];
     const bool whole = j + QuadLanes() <= count;
     Out* p = whole ? out + j : tail;
-    if constexpr (kPairs) {
-      StoreRoundedPair(d, y0, y1, p);
-      StoreRoundedPair(d, y2, y3, p + PairLanes());
-    } else {
-      StoreRounded(d, y0, p);
-      StoreRounded(d, y1, p + hn::Lanes(d));
-      StoreRounded(d, y2, p + 2 * hn::Lanes(d));
-      StoreRounded(d, y3, p + 3 * hn::Lanes(d));
-    }
+    StoreScaled4<kPairs>(d, y0, y1, y2, y3, scale, p);
     if (!whole) std::copy(tail, tail + (count - j), out + j);
   }
 }
@@ -794,9 +854,18 @@ HWY_INLINE void RoundBlock(const float* p, std::int64_t count, Out* out) {
   for (; j < count; ++j) round_to(p[j], &out[j]);
 }
 
+template <class T>
+void WriteDeferred(const DeferredBlock& block) {
+  auto* out = static_cast<T*>(block.out);
+  // Whatever stands in the target's place is overwritten with its gradient.
+  ScaleBlock<kInPairs<T, T> >(KeptExponentials{block.values}, block.count, block.factor, out);
+  if (block.target >= 0) round_to(block.target_gradient, &out[block.target]);
+}
+
 template <class T, class Out>
 void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* gradients, BinnedSum* squares,
-                   std::span<const CachedBlock> cached) {
+                   const KeptStretch& stretch) {
+  const std::span<const CachedBlock> cached = stretch.blocks;
   const auto* logits = static_cast<const T*>(row.logits);
   auto* out = static_cast<Out*>(gradients);
   using Kind = RowGradient::Kind;
@@ -824,9 +893,15 @@ void GradientOfRow(const RowLogits& row, const RowGradient& gradient, void* grad
       const CachedBlock* kept = next < cached.size() && cached[next].first == j ? &cached[next++] : nullptr;
       const float kept_factor = kept != nullptr ? OneFactor(gradient, kept->bin) : 0.0f;
       const bool direct = out != nullptr && squares == nullptr;
-      // Whatever stands in the target's place is overwritten with its gradient.
       if (std::is_same_v<T, Out> && kept_factor != 0.0f && direct) {
-        ScaleBlock<kInPairs<T, T> >(KeptExponentials{kept->values}, count, kept_factor, static_cast<T*>(gradients) + j);
+        const DeferredBlock block{&WriteDeferred<T>, kept->values,       count,          kept_factor,
+                                  out + j,           here ? target : -1, gradient.target};
+        if (stretch.cache != nullptr) {
+          stretch.cache->defer(block);
+        } else {
+          WriteDeferred<T>(block);
+        }
+        continue;
       } else {
         const bool scales = factor != 0.0f && MinOf(logits + j, count) > bin.clamp;
         if (scales && direct) {

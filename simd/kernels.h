@@ -2,7 +2,9 @@
 // of its definition in tpce/, for every instruction set.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -34,11 +36,30 @@ struct CachedBlock {
   const float* values;  // in the order in which the kernel walked the block
 };
 
-// What forward keeps for the backward of the same row: memory of one thread, used again for each row.
+// Gradients that kept exponentials become by one product each, put off until their memory is needed for the next row.
+struct DeferredBlock {
+  void (*write)(const DeferredBlock& block);
+  const float* values;  // as of CachedBlock
+  std::int64_t count;
+  float factor;
+  void* out;
+  std::int64_t target;  // its place in the block, or -1
+  float target_gradient;
+};
+
+// What forward keeps for the backward of the same row: memory of one thread, used again for each row. The next row's
+// forward writes the gradients of this one as it comes to their exponentials: each line is then fetched once for both,
+// and writing, which waits for memory, goes on beside arithmetic.
 class ExpCache {
  public:
   // Room for `capacity` exponentials.
-  explicit ExpCache(std::size_t capacity) : values_(capacity) {}
+  explicit ExpCache(std::size_t capacity) : capacity_(capacity), memory_(capacity + kLine / sizeof(float)) {
+    void* first = memory_.data();
+    std::size_t size = memory_.size() * sizeof(float);
+    values_ = static_cast<float*>(std::align(kLine, capacity * sizeof(float), first, size));
+  }
+  ExpCache(const ExpCache&) = delete;
+  ExpCache& operator=(const ExpCache&) = delete;
 
   void clear() {
     used_ = 0;
@@ -55,17 +76,46 @@ class ExpCache {
   }
 
   // Room for a block, or null where there is none.
-  float* room(std::size_t values) { return values_.size() - used_ < values ? nullptr : values_.data() + used_; }
+  float* room(std::size_t values) { return capacity_ - used_ < values ? nullptr : values_ + used_; }
   void keep(const CachedBlock& block, std::size_t values) {
     blocks_.push_back(block);
     used_ += values;
   }
 
+  // Blocks are put off in the order of their values.
+  void defer(const DeferredBlock& block) { deferred_.push_back(block); }
+  // The next block put off, or null.
+  const DeferredBlock* deferred() const { return next_ < deferred_.size() ? &deferred_[next_] : nullptr; }
+  void skip_deferred() { ++next_; }
+  // Writes what was put off of values before end.
+  void write_deferred_before(const float* end) {
+    for (; next_ < deferred_.size() && deferred_[next_].values < end; ++next_) deferred_[next_].write(deferred_[next_]);
+  }
+  void write_deferred() {
+    write_deferred_before(values_ + capacity_);
+    drop_deferred();
+  }
+  void drop_deferred() {
+    deferred_.clear();
+    next_ = 0;
+  }
+
  private:
-  std::vector<float> values_;
+  static constexpr std::size_t kLine = 64;  // of the processor's cache; whole vectors never cross one then
+
+  std::size_t capacity_;
+  std::vector<float> memory_;
+  float* values_ = nullptr;
   std::size_t used_ = 0;
   std::vector<CachedBlock> blocks_;
   std::vector<std::size_t> stretches_;  // where each begins in blocks_
+  std::vector<DeferredBlock> deferred_;
+  std::size_t next_ = 0;  // of deferred_
+};
+
+struct KeptStretch {
+  std::span<const CachedBlock> blocks;  // in order
+  ExpCache* cache = nullptr;            // where blocks may be put off, or null
 };
 
 // The merge of row_partial() of tpce/row_partial.h over the stretches of a row; keeps exponentials where cache is not
@@ -73,10 +123,10 @@ class ExpCache {
 using PartialKernel = RowPartial (*)(std::span<const RowLogits> row, BlockSkipping skipping, ExpCache* cache);
 
 // Gradients [width] of the stretch. out may be the logits themselves, or null where only the squares are wanted;
-// squares may be null; cached are the blocks that the partial kernel of the same target kept of this stretch, in order,
-// or none.
+// squares may be null; kept is what the partial kernel of the same target kept of this stretch, or nothing, and where
+// to put off blocks.
 using GradientKernel = void (*)(const RowLogits& row, const RowGradient& gradient, void* out, BinnedSum* squares,
-                                std::span<const CachedBlock> cached);
+                                const KeptStretch& kept);
 
 // The kernels of one instruction set.
 struct Kernels {

@@ -23,6 +23,9 @@ constexpr std::int64_t kMinTaskColumns = 8192;
 // every operation under way, which short rows would feel.
 constexpr std::int64_t kMinTaskElements = 65536;
 
+// Rows of a task of forward and backward, of which all but the last are written while the next is read.
+constexpr std::int64_t kPipelinedRows = 16;
+
 // 960 KiB a thread: what forward keeps of a row for its backward, as far as it goes.
 constexpr std::size_t kCachedExponentials = 240 * 1024;
 
@@ -116,22 +119,26 @@ BinnedSum SimdBackend::write_gradient(const Batch& batch, const GradientTask& ta
     }
     const GradientKernel kernel = kernels_.gradient_of(batch.shards[piece.shard].logits.dtype, dtype);
     kernel(stretch_of(batch, piece, row.row), gradient, out, task.squares != nullptr ? &squares : nullptr,
-           row.cache != nullptr ? row.cache->stretch(i) : std::span<const CachedBlock>{});
+           row.cache != nullptr ? KeptStretch{row.cache->stretch(i), row.cache} : KeptStretch{});
   }
   return squares;
 }
 
-void SimdBackend::for_each_row(const Batch& batch, std::int64_t rows, BinnedSum* squares, const RowBody& body) const {
+std::int64_t SimdBackend::rows_per_task(const Batch& batch, std::int64_t rows, std::int64_t wanted) const {
   std::int64_t columns = 1;
   for (const Shard& shard : batch.shards) columns += shard.logits.cols;
   const std::int64_t fair = rows / (kTasksPerThread * executor_->threads());
-  const std::int64_t rows_per_task = std::clamp<std::int64_t>(fair, 1, 1 + kMinTaskElements / columns);
+  return std::clamp<std::int64_t>(fair, 1, wanted + kMinTaskElements / columns);
+}
+
+void SimdBackend::for_rows(std::int64_t rows, std::int64_t rows_per_task, BinnedSum* squares,
+                           const RowsBody& body) const {
   std::mutex squares_mutex;
   executor_->for_each((rows + rows_per_task - 1) / rows_per_task, [&](std::int64_t t) {
     const DefaultFloatMode mode;
     BinnedSum task_squares;
-    const std::int64_t end = std::min(rows, (t + 1) * rows_per_task);
-    for (std::int64_t i = t * rows_per_task; i < end; ++i) body(i, task_squares);
+    const std::int64_t first = t * rows_per_task;
+    body({first, std::min(rows_per_task, rows - first)}, task_squares);
     if (squares == nullptr) return;
     const std::lock_guard lock(squares_mutex);
     tpce::merge(*squares, task_squares);
@@ -142,8 +149,10 @@ void SimdBackend::partials(const Batch& batch, const Options& options, RowRange 
   const std::vector<Pieces> tasks = tasks_of_row(batch, rows.count);
   const auto per_row = static_cast<std::int64_t>(tasks.size());
   if (per_row == 1) {
-    for_each_row(batch, rows.count, nullptr, [&](std::int64_t i, BinnedSum&) {
-      into.store(i, partial_of(batch, options, {rows.first + i, tasks.front()}));
+    for_rows(rows.count, rows_per_task(batch, rows.count, 1), nullptr, [&](RowRange part, BinnedSum&) {
+      for (std::int64_t i = part.first; i < part.first + part.count; ++i) {
+        into.store(i, partial_of(batch, options, {rows.first + i, tasks.front()}));
+      }
     });
     return;
   }
@@ -179,8 +188,11 @@ void SimdBackend::gradient(const Batch& batch, const Options&, const GradientTas
     return kernels_.row_gradient(task.saved[i], task.upstream.of_row(task.rows.first + i));
   };
   if (per_row == 1) {
-    for_each_row(batch, task.rows.count, task.squares, [&](std::int64_t i, BinnedSum& squares) {
-      tpce::merge(squares, write_gradient(batch, task, gradient_of(i), {task.rows.first + i, tasks.front()}));
+    const std::int64_t at_once = rows_per_task(batch, task.rows.count, 1);
+    for_rows(task.rows.count, at_once, task.squares, [&](RowRange part, BinnedSum& squares) {
+      for (std::int64_t i = part.first; i < part.first + part.count; ++i) {
+        tpce::merge(squares, write_gradient(batch, task, gradient_of(i), {task.rows.first + i, tasks.front()}));
+      }
     });
     return;
   }
@@ -203,13 +215,21 @@ void SimdBackend::forward_backward(const Batch& batch, const Options& options, c
     Backend::forward_backward(batch, options, task, results, queue);
     return;
   }
-  for_each_row(batch, task.rows.count, task.squares, [&](std::int64_t i, BinnedSum& squares) {
+  const std::int64_t at_once = executor_->threads() == 1 ? std::max<std::int64_t>(task.rows.count, 1)
+                                                         : rows_per_task(batch, task.rows.count, kPipelinedRows);
+  for_rows(task.rows.count, at_once, task.squares, [&](RowRange part, BinnedSum& squares) {
     thread_local ExpCache cache(kCachedExponentials);
-    const RowTask row{task.rows.first + i, tasks.front(), &cache, task.gradients};
-    const FinalRow final_row = kernels_.finalize(partial_of(batch, options, row));
-    results.store(i, final_row);
-    const RowGradient gradient = kernels_.row_gradient(final_row.saved, task.upstream.of_row(row.row));
-    tpce::merge(squares, write_gradient(batch, task, gradient, row));
+    cache.drop_deferred();  // of a task that an exception ended
+    for (std::int64_t i = part.first; i < part.first + part.count; ++i) {
+      const RowTask row{task.rows.first + i, tasks.front(), &cache, task.gradients};
+      const RowPartial partial = partial_of(batch, options, row);
+      cache.write_deferred();
+      const FinalRow final_row = kernels_.finalize(partial);
+      results.store(i, final_row);
+      const RowGradient gradient = kernels_.row_gradient(final_row.saved, task.upstream.of_row(row.row));
+      tpce::merge(squares, write_gradient(batch, task, gradient, row));
+    }
+    cache.write_deferred();
   });
 }
 

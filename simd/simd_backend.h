@@ -51,10 +51,12 @@ class SimdBackend final : public Backend {
  private:
   using Pieces = std::vector<Piece>;
 
-  // Calls body(row, squares) for each row, several to a task, on any thread, and adds the squares of all to *squares
-  // where that is not null.
-  using RowBody = std::function<void(std::int64_t row, BinnedSum& squares)>;
-  void for_each_row(const Batch& batch, std::int64_t rows, BinnedSum* squares, const RowBody& body) const;
+  // Calls body(rows, squares) for at most rows_per_task of `rows` rows at a time, on any thread, and adds the squares
+  // of all to *squares where that is not null.
+  using RowsBody = std::function<void(RowRange rows, BinnedSum& squares)>;
+  void for_rows(std::int64_t rows, std::int64_t rows_per_task, BinnedSum* squares, const RowsBody& body) const;
+  // No more than leave every thread busy to the end.
+  std::int64_t rows_per_task(const Batch& batch, std::int64_t rows, std::int64_t wanted) const;
 
   // What one task does of one row: all of it, or, where there are too few rows to keep every thread busy, one piece.
   std::vector<Pieces> tasks_of_row(const Batch& batch, std::int64_t rows) const;

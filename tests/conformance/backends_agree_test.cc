@@ -239,6 +239,31 @@ TEST_P(BackendConformance, ManyRows) {
   }
 }
 
+// Rows whose gradients are written while the next row is read: of several blocks and shards, some of whose blocks are
+// not kept, some rows ignored, some without a gradient, targets in every block.
+TEST_P(BackendConformance, RowsOfSeveralBlocks) {
+  const std::unique_ptr<Backend> backend = GetParam().make();
+  for (const std::int64_t width : {4096, 4101}) {
+    std::mt19937_64 random(9);
+    std::normal_distribution<float> normal(0, 5);
+    Problem<BFloat16> problem{
+        .rows = 20, .columns = 3 * width, .vocab = 3 * width - 5, .stride = 3 * width + 1, .tp = 3};
+    problem.rows_per_chunk = 18;
+    problem.logits.resize(static_cast<std::size_t>(problem.rows * problem.stride));
+    for (std::int64_t i = 0; i < problem.rows; ++i) {
+      const std::int64_t low_from = i % 3 == 1 ? i * 400 : problem.stride;  // a block that is not kept
+      for (std::int64_t j = 0; j < problem.stride; ++j) {
+        const float z = j >= low_from && j < low_from + 2100 ? -1e9f : normal(random);
+        round_to(z, &problem.logits[static_cast<std::size_t>(i * problem.stride + j)]);
+      }
+      problem.labels.push_back(i % 11 == 5 ? -100 : i * 1021 % problem.vocab);
+      problem.upstream.push_back(i % 7 == 6 ? 0.0f : 1.0f / static_cast<float>(i + 1));
+    }
+    compare<BFloat16, BFloat16>(problem, *backend, Reduction::kNone, true);
+    compare<BFloat16, BFloat16>(problem, *backend, Reduction::kNone, false);
+  }
+}
+
 // Shards of one batch need not have one type.
 TEST_P(BackendConformance, ShardsOfDifferentTypes) {
   constexpr std::int64_t kRows = 30, kWidth = 1500, kShards = 5;
