@@ -257,13 +257,15 @@ Evaluation evaluate_simulated(const Problem& problem, const MethodInfo& method, 
   const sim::MethodInput input{.batch = whole->batch, .options = options, .gradients = shards};
   const sim::MethodOutput output = sim::run(sim::method_from_name(method.name), input);
   if (sink != nullptr) sink->rows(gradient.rows(problem.rows()));
-  const float loss = output.loss.value_or(canonical_nan());
-  return {.loss = {.value_fp64 = static_cast<double>(loss),
-                   .value = loss,
-                   .rows = problem.rows(),
-                   .valid_rows = output.valid_rows},
-          .nll = output.nll,
-          .gradient_norm = output.grad_norm};
+  // Numbers of fp32, kept in fp64.
+  const double loss = output.loss.value_or(static_cast<double>(canonical_nan()));
+  Evaluation evaluation{.loss = {.value_fp64 = loss,
+                                 .value = static_cast<float>(loss),
+                                 .rows = problem.rows(),
+                                 .valid_rows = output.valid_rows},
+                        .gradient_norm = static_cast<float>(output.grad_norm)};
+  for (const double nll : output.nll) evaluation.nll.push_back(static_cast<float>(nll));
+  return evaluation;
 }
 
 Evaluation evaluate_reference(const Problem& problem, const Request& request, const GradientSink* sink) {

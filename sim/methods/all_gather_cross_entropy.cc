@@ -2,9 +2,15 @@
 
 namespace tpce::sim {
 
-float AllGatherCrossEntropy::evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const {
+double AllGatherCrossEntropy::evaluate(Precision precision, const Row<Fp32>& row, double upstream,
+                                       std::span<double> gradient) const {
   // A row's logits stand rank after rank, which is what the all-gather makes of them.
-  return cross_entropy_.evaluate(row, upstream, gradient);
+  return cross_entropy_.evaluate(precision, row, upstream, gradient);
+}
+
+std::vector<Collective> AllGatherCrossEntropy::collectives(const Problem& problem) const {
+  const std::int64_t columns = (problem.vocab + problem.tp - 1) / problem.tp;
+  return {{"logits", CollectiveOp::kAllGather, columns, problem.logits}};
 }
 
 MemoryLedger AllGatherCrossEntropy::ledger(const Problem& problem) const {

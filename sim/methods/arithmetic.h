@@ -1,21 +1,13 @@
-// The arithmetic that a method computes in: a number type that rounds every operation, and the functions that round
-// with it. Methods are templates over it, so that another precision joins as one more struct of this shape.
+// Functions that methods build from the arithmetic they are run in (sim/precision/).
 //
 // These are simulations, not canonical results: exp, log and log1p are those of the C library, while PyTorch calls
 // SLEEF or MKL, and a GPU its own. Results may differ from real code, and between C libraries, in the last place.
 #pragma once
 
-#include <cmath>
 #include <limits>
+#include <type_traits>
 
 namespace tpce::sim {
-
-struct Fp32 {
-  using Real = float;
-  static Real exp(Real x) { return std::exp(x); }
-  static Real log(Real x) { return std::log(x); }
-  static Real log1p(Real x) { return std::log1p(x); }
-};
 
 // torch.nn.functional.softplus with its defaults, beta = 1 and threshold = 20: the identity above the threshold.
 template <class Arithmetic>

@@ -1,5 +1,7 @@
 #include "sim/methods/cross_entropy.h"
 
+#include "sim/methods/evaluate_in.h"
+
 namespace tpce::sim {
 namespace {
 
@@ -24,9 +26,13 @@ typename Arithmetic::Real evaluate_row(const Row<Arithmetic>& row, typename Arit
 
 }  // namespace
 
-float CrossEntropy::evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const {
-  return evaluate_row<Fp32>(row, upstream, gradient);
+double CrossEntropy::evaluate(Precision precision, const Row<Fp32>& row, double upstream,
+                              std::span<double> gradient) const {
+  return evaluate_in(precision, row, upstream, gradient,
+                     [](const auto& in, auto scale, auto out) { return evaluate_row(in, scale, out); });
 }
+
+std::vector<Collective> CrossEntropy::collectives(const Problem&) const { return {}; }
 
 MemoryLedger CrossEntropy::ledger(const Problem& problem) const {
   const auto fp32 = [](const char* name) { return HeldTensor{name, Shape::kAllClasses, DType::kFloat32}; };

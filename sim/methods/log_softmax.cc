@@ -1,5 +1,7 @@
 #include "sim/methods/log_softmax.h"
 
+#include "sim/methods/evaluate_in.h"
+
 namespace tpce::sim {
 namespace {
 
@@ -26,8 +28,16 @@ typename Arithmetic::Real evaluate_row(const Row<Arithmetic>& row, typename Arit
 
 }  // namespace
 
-float LogSoftmax::evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const {
-  return evaluate_row<Fp32>(row, upstream, gradient);
+double LogSoftmax::evaluate(Precision precision, const Row<Fp32>& row, double upstream,
+                            std::span<double> gradient) const {
+  return evaluate_in(precision, row, upstream, gradient,
+                     [](const auto& in, auto scale, auto out) { return evaluate_row(in, scale, out); });
+}
+
+std::vector<Collective> LogSoftmax::collectives(const Problem&) const {
+  return {{"maximum", CollectiveOp::kMax},
+          {"sum of exp", CollectiveOp::kSum},
+          {"log-probability of the target", CollectiveOp::kSum}};
 }
 
 MemoryLedger LogSoftmax::ledger(const Problem& problem) const {

@@ -11,7 +11,9 @@ class LogSoftmax : public Method {
  public:
   std::string_view name() const override { return "log_softmax"; }
   std::string_view summary() const override { return "legacy vocab-parallel log-softmax, three all-reduces"; }
-  float evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const override;
+  double evaluate(Precision precision, const Row<Fp32>& row, double upstream,
+                  std::span<double> gradient) const override;
+  std::vector<Collective> collectives(const Problem& problem) const override;
   MemoryLedger ledger(const Problem& problem) const override;
 };
 

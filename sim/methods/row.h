@@ -7,6 +7,7 @@
 
 #include "sim/methods/arithmetic.h"
 #include "sim/order/reduction_order.h"
+#include "sim/precision/fp32.h"
 #include "tpce/shard_plan.h"
 
 namespace tpce::sim {

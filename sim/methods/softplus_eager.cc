@@ -1,5 +1,7 @@
 #include "sim/methods/softplus_eager.h"
 
+#include "sim/methods/evaluate_in.h"
+
 namespace tpce::sim {
 namespace {
 
@@ -27,8 +29,16 @@ typename Arithmetic::Real evaluate_row(const Row<Arithmetic>& row, typename Arit
 
 }  // namespace
 
-float SoftplusEager::evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const {
-  return evaluate_row<Fp32>(row, upstream, gradient);
+double SoftplusEager::evaluate(Precision precision, const Row<Fp32>& row, double upstream,
+                               std::span<double> gradient) const {
+  return evaluate_in(precision, row, upstream, gradient,
+                     [](const auto& in, auto scale, auto out) { return evaluate_row(in, scale, out); });
+}
+
+std::vector<Collective> SoftplusEager::collectives(const Problem&) const {
+  return {{"maximum", CollectiveOp::kMax},
+          {"shifted target logit", CollectiveOp::kSum},
+          {"sum of exp without the target", CollectiveOp::kSum}};
 }
 
 MemoryLedger SoftplusEager::ledger(const Problem& problem) const {

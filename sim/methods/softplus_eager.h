@@ -13,7 +13,9 @@ class SoftplusEager : public Method {
  public:
   std::string_view name() const override { return "softplus_eager"; }
   std::string_view summary() const override { return "softplus of the margin, in place, gradient saved in fp32"; }
-  float evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const override;
+  double evaluate(Precision precision, const Row<Fp32>& row, double upstream,
+                  std::span<double> gradient) const override;
+  std::vector<Collective> collectives(const Problem& problem) const override;
   MemoryLedger ledger(const Problem& problem) const override;
 };
 

@@ -1,5 +1,7 @@
 #include "sim/methods/softplus_recompute.h"
 
+#include "sim/methods/evaluate_in.h"
+
 namespace tpce::sim {
 namespace {
 
@@ -43,11 +45,20 @@ void backward(const Row<Arithmetic>& row, const Saved<typename Arithmetic::Real>
 
 }  // namespace
 
-float SoftplusRecompute::evaluate(const Row<Fp32>& row, float upstream, std::span<float> gradient) const {
-  Saved<float> saved;
-  const float nll = forward<Fp32>(row, &saved);
-  backward<Fp32>(row, saved, upstream, gradient);
-  return nll;
+double SoftplusRecompute::evaluate(Precision precision, const Row<Fp32>& row, double upstream,
+                                   std::span<double> gradient) const {
+  return evaluate_in(precision, row, upstream, gradient, [](const auto& in, auto scale, auto out) {
+    Saved<decltype(scale)> saved;
+    const auto nll = forward(in, &saved);
+    backward(in, saved, scale, out);
+    return nll;
+  });
+}
+
+std::vector<Collective> SoftplusRecompute::collectives(const Problem&) const {
+  return {{"maximum", CollectiveOp::kMax},
+          {"sum of exp without the target", CollectiveOp::kSum},
+          {"shifted target logit", CollectiveOp::kSum}};
 }
 
 MemoryLedger SoftplusRecompute::ledger(const Problem& problem) const {

@@ -5,25 +5,58 @@
 // rounds each addition.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 namespace tpce::sim {
 
-enum class SumOrder : std::uint8_t { kSequential, kPairwise, kLanes8, kLanes16, kCascade, kGpuTree };
-
-struct SumOrderInfo {
-  SumOrder order;
-  std::string_view name;
-  std::string_view stands_for;
+enum class SumOrderKind : std::uint8_t {
+  kSequential,
+  kPairwise,
+  kLanes8,
+  kLanes16,
+  kCascade,
+  kGpuTree,
+  kSplitK,
+  kRandom
 };
 
-// The one list of the orders: names, help texts, studies and tests derive from it.
-inline constexpr std::array<SumOrderInfo, 6> kSumOrders{{
+struct SumOrder {
+  SumOrderKind kind = SumOrderKind::kSequential;
+  std::uint64_t parameter = 0;  // number of splits, seed; 0 where the kind takes none
+
+  static const SumOrder kSequential, kPairwise, kLanes8, kLanes16, kCascade, kGpuTree;
+  static constexpr SumOrder split_k(std::uint64_t splits);  // splits >= 1
+  static constexpr SumOrder random(std::uint64_t seed);
+
+  friend bool operator==(const SumOrder&, const SumOrder&) = default;
+};
+
+inline constexpr SumOrder SumOrder::kSequential{SumOrderKind::kSequential, 0};
+inline constexpr SumOrder SumOrder::kPairwise{SumOrderKind::kPairwise, 0};
+inline constexpr SumOrder SumOrder::kLanes8{SumOrderKind::kLanes8, 0};
+inline constexpr SumOrder SumOrder::kLanes16{SumOrderKind::kLanes16, 0};
+inline constexpr SumOrder SumOrder::kCascade{SumOrderKind::kCascade, 0};
+inline constexpr SumOrder SumOrder::kGpuTree{SumOrderKind::kGpuTree, 0};
+constexpr SumOrder SumOrder::split_k(std::uint64_t splits) { return {SumOrderKind::kSplitK, splits}; }
+constexpr SumOrder SumOrder::random(std::uint64_t seed) { return {SumOrderKind::kRandom, seed}; }
+
+struct SumOrderInfo {
+  SumOrder order;  // with a parameter that is usual where the kind takes one
+  std::string_view name;
+  std::string_view stands_for;
+  std::string_view parameter = {};  // what it is, where the kind takes one: the order is then written name:parameter
+};
+
+// The one list of the orders, in that of the kinds: names, help texts, studies and tests derive from it.
+inline constexpr std::array<SumOrderInfo, 8> kSumOrders{{
     {SumOrder::kSequential, "sequential", "a plain loop, and a Triton or CUDA thread that owns a whole row"},
     {SumOrder::kPairwise, "pairwise", "halving down to single terms, as XLA's tree and, above 128 terms, NumPy's sum"},
     {SumOrder::kLanes8, "lanes8", "one AVX2 register of 8 lanes, then a tree: PyTorch's CPU softmax and log_softmax"},
@@ -31,11 +64,14 @@ inline constexpr std::array<SumOrderInfo, 6> kSumOrders{{
     {SumOrder::kCascade, "cascade", "torch.sum on a CPU with AVX2: 4 registers of 8 lanes, restarted every 16 steps"},
     {SumOrder::kGpuTree, "gpu_tree",
      "a block of 256 threads striding over the row, then warp shuffles, then a last warp"},
+    {SumOrder::split_k(4), "split_k", "neighbouring pieces, each in a plain loop, then added in turn: split-K kernels",
+     "SPLITS"},
+    {SumOrder::random(1), "random", "a plain loop over a permutation: what atomic additions may come to", "SEED"},
 }};
 
-// Throws std::invalid_argument that lists the names.
+// "lanes8", "split_k:4", "random:7". Throws std::invalid_argument that lists the names.
 SumOrder sum_order_from_name(std::string_view name);
-std::string_view name_of(SumOrder order);
+std::string name_of(const SumOrder& order);
 
 template <class Real>
 Real sum_sequential(std::span<const Real> terms) {
@@ -125,21 +161,51 @@ Real sum_gpu_tree(std::span<const Real> terms) {
   return fold_halves(std::span<Real>(warps));
 }
 
+// Pieces of ceil(count / splits) neighbours; splits >= 1.
+template <class Real>
+Real sum_split_k(std::span<const Real> terms, std::uint64_t splits) {
+  if (splits >= terms.size()) return sum_sequential(terms);  // pieces of one
+  const std::size_t piece = (terms.size() + splits - 1) / splits;
+  Real total = sum_sequential(terms.first(piece));
+  for (std::size_t first = piece; first < terms.size(); first += piece) {
+    total = total + sum_sequential(terms.subspan(first, std::min(piece, terms.size() - first)));
+  }
+  return total;
+}
+
+// A permutation of [0, count), count < 2^32, that depends on the seed and the count alone: Fisher and Yates' shuffle by
+// splitmix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014), the same on every
+// machine.
+std::vector<std::uint32_t> permutation_of(std::size_t count, std::uint64_t seed);
+
+template <class Real>
+Real sum_random(std::span<const Real> terms, std::uint64_t seed) {
+  if (terms.empty()) return Real(0.0f);
+  const std::vector<std::uint32_t> permutation = permutation_of(terms.size(), seed);
+  Real total = terms[permutation[0]];
+  for (std::size_t i = 1; i < terms.size(); ++i) total = total + terms[permutation[i]];
+  return total;
+}
+
 // The sum of the terms in the given order; 0 where there is none.
 template <class Real>
-Real sum(SumOrder order, std::span<const Real> terms) {
-  switch (order) {
-    case SumOrder::kPairwise:
+Real sum(const SumOrder& order, std::span<const Real> terms) {
+  switch (order.kind) {
+    case SumOrderKind::kPairwise:
       return sum_pairwise(terms);
-    case SumOrder::kLanes8:
+    case SumOrderKind::kLanes8:
       return sum_lanes<8>(terms);
-    case SumOrder::kLanes16:
+    case SumOrderKind::kLanes16:
       return sum_lanes<16>(terms);
-    case SumOrder::kCascade:
+    case SumOrderKind::kCascade:
       return sum_cascade(terms);
-    case SumOrder::kGpuTree:
+    case SumOrderKind::kGpuTree:
       return sum_gpu_tree(terms);
-    case SumOrder::kSequential:
+    case SumOrderKind::kSplitK:
+      return sum_split_k(terms, order.parameter);
+    case SumOrderKind::kRandom:
+      return sum_random(terms, order.parameter);
+    case SumOrderKind::kSequential:
       break;
   }
   return sum_sequential(terms);

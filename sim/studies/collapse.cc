@@ -95,13 +95,14 @@ struct CsvRow {
 };
 
 std::string csv_line(const CsvRow& row) {
-  return fmt::format("{},{},{},{},{:08x},{},{:08x},{},{}\n", row.point.margin, row.point.target_logit, row.name,
-                     row.values.loss, bits_of(row.values.loss), row.values.target_grad, bits_of(row.values.target_grad),
-                     row.values.grad_sum, ulp_distance(row.values.loss, row.point.certified.loss));
+  const float loss = static_cast<float>(row.values.loss), target_grad = static_cast<float>(row.values.target_grad);
+  return fmt::format("{},{},{},{},{:08x},{},{:08x},{},{}\n", row.point.margin, row.point.target_logit, row.name, loss,
+                     bits_of(loss), target_grad, bits_of(target_grad), row.values.grad_sum,
+                     ulp_distance(loss, row.point.certified.loss));
 }
 
 RowValues certified_values(const CollapsePoint& point) {
-  return {point.certified.loss, point.certified.target_grad, 0.0};
+  return {static_cast<double>(point.certified.loss), static_cast<double>(point.certified.target_grad), 0.0};
 }
 
 // Where an exact 0 is drawn on the logarithmic axis, below the smallest fp32.
@@ -157,7 +158,7 @@ CollapseReport study_collapse(const CollapseProblem& problem) {
         fmt::format("vocab: got {}, expected 2..{}", problem.vocab, CollapseProblem::kMaxVocab));
   }
   MarginRow row = MarginRow::normal(problem.vocab);
-  const std::vector<Contender> contenders = all_contenders(problem.tp, problem.order);
+  const std::vector<Contender> contenders = all_contenders({problem.tp, problem.order});
   CollapseReport report{problem, {}, {}, {}, {}, first_zero_by_order(row)};
   for (const Contender& contender : contenders) {
     report.names.push_back(contender.name);
@@ -219,8 +220,8 @@ std::string collapse_svg(const CollapseReport& report) {
       "set linetype 1 lc rgb '#d62728'\nset linetype 2 lc rgb '#17becf'\nset linetype 3 lc rgb '#1f77b4'\n"
       "set linetype 4 lc rgb '#ff7f0e'\nset linetype 5 lc rgb '#9467bd'\nset linetype 6 lc rgb '#000000'\n",
       kZeroLine);
-  script += data_block(report, "loss", [](const RowValues& v) { return static_cast<double>(v.loss); });
-  script += data_block(report, "target", [](const RowValues& v) { return static_cast<double>(v.target_grad); });
+  script += data_block(report, "loss", [](const RowValues& v) { return v.loss; });
+  script += data_block(report, "target", [](const RowValues& v) { return v.target_grad; });
   script += data_block(report, "sum", [](const RowValues& v) { return v.grad_sum; });
   script += fmt::format("set multiplot layout 3,1 title 'V = {}, tp = {}: exact zeros stand on the lowest line'\n",
                         report.problem.vocab, report.problem.tp);

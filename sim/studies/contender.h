@@ -1,4 +1,4 @@
-// What a study compares: any loss, as a function of one row.
+// What a study compares: a loss in one precision and order, as a function of one row.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +11,11 @@
 
 namespace tpce::sim {
 
-// Results of one row with upstream gradient 1.
+// Results of one row with upstream gradient 1: numbers of the precision, exact in fp64.
 struct RowValues {
-  float loss = 0.0f;
-  float target_grad = 0.0f;
-  double grad_sum = 0.0;  // fp64 sum of the row's fp32 gradients; 0 in exact arithmetic
+  double loss = 0.0;
+  double target_grad = 0.0;
+  double grad_sum = 0.0;  // fp64 sum of the row's gradients; 0 in exact arithmetic
 };
 
 struct Contender {
@@ -23,13 +23,21 @@ struct Contender {
   std::function<RowValues(std::span<const float> logits, std::int64_t target)> evaluate;
 };
 
-// The method over tp even shards; over one where it knows one rank only.
-Contender contender_of(const Method& method, std::int64_t tp, ReductionOrder order);
+// Where and how a method runs: over tp even shards, or over one where it knows one rank only.
+struct Setting {
+  std::int64_t tp = 1;
+  ReductionOrder order = {};
+  Precision precision = Precision::kFp32;
+};
 
-// The canonical loss (tpce/cross_entropy.h) over tp even shards.
-Contender canonical_contender(std::int64_t tp);
+// The values of one row, whose gradient goes to gradient [V] unless that is empty. Throws std::invalid_argument where
+// tp is out of range or the method does not support the precision.
+RowValues evaluate_row(const Method& method, const Setting& setting, std::span<const float> logits, std::int64_t target,
+                       std::span<double> gradient = {});
 
-// Every method, then the canonical loss.
-std::vector<Contender> all_contenders(std::int64_t tp, ReductionOrder order);
+Contender contender_of(const Method& method, const Setting& setting);
+
+// Every method that supports the precision, in the order of methods().
+std::vector<Contender> all_contenders(const Setting& setting);
 
 }  // namespace tpce::sim

@@ -56,11 +56,11 @@ std::optional<float> first_float(float low, float high, const std::function<bool
 }
 
 std::optional<FirstZero> first_zero_loss(const Contender& contender, MarginRow& row) {
-  return first_zero(row, [&](float z) { return contender.evaluate(row.with(z), row.target()).loss == 0.0f; });
+  return first_zero(row, [&](float z) { return contender.evaluate(row.with(z), row.target()).loss == 0.0; });
 }
 
 std::optional<FirstZero> first_zero_target_grad(const Contender& contender, MarginRow& row) {
-  return first_zero(row, [&](float z) { return contender.evaluate(row.with(z), row.target()).target_grad == 0.0f; });
+  return first_zero(row, [&](float z) { return contender.evaluate(row.with(z), row.target()).target_grad == 0.0; });
 }
 
 double largest_share(MarginRow& row, std::int64_t tp, ReductionOrder order) {
@@ -93,7 +93,7 @@ std::vector<OrderZero> first_zero_by_order(MarginRow& row) {
   for (const SumOrderInfo& classes : kSumOrders) {
     for (const Ranks& ranks : kRanks) {
       const ReductionOrder order{classes.order, ranks.order, SumOrder::kSequential};
-      const Contender legacy = contender_of(method_from_name("log_softmax"), ranks.tp, order);
+      const Contender legacy = contender_of(method_from_name("log_softmax"), {ranks.tp, order});
       zeros.push_back({classes.order, ranks.order, ranks.tp, first_zero_loss(legacy, row).value().margin,
                        24 * std::numbers::ln2 + std::log(largest_share(row, ranks.tp, order))});
     }

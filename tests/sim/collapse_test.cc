@@ -77,8 +77,10 @@ TEST(Collapse, TheCanonicalLossStaysWithinItsBoundAtEveryMargin) {
   for (const CollapseReport* report : {&two_classes(), &many_classes()}) {
     const std::size_t canonical = index_of(*report, "canonical");
     for (const CollapsePoint& point : report->points) {
-      EXPECT_LE(ulp_distance(point.values[canonical].loss, point.certified.loss), 3) << point.margin;
-      EXPECT_LE(ulp_distance(point.values[canonical].target_grad, point.certified.target_grad), 3) << point.margin;
+      EXPECT_LE(ulp_distance(static_cast<float>(point.values[canonical].loss), point.certified.loss), 3)
+          << point.margin;
+      EXPECT_LE(ulp_distance(static_cast<float>(point.values[canonical].target_grad), point.certified.target_grad), 3)
+          << point.margin;
     }
   }
 }

@@ -37,7 +37,7 @@ TEST(FirstZero, OneOtherClassCollapsesAt24Ln2ToTheLastPlace) {
   EXPECT_EQ(row.other_lse(), 0.0);
   for (const SumOrderInfo& order : kSumOrders) {
     for (const std::int64_t tp : {1, 2}) {
-      const Contender contender = contender_of(legacy(), tp, {order.order, {}, {}});
+      const Contender contender = contender_of(legacy(), {tp, {order.order, {}, {}}});
       EXPECT_EQ(first_zero_loss(contender, row)->target_logit, static_cast<float>(kCollapse)) << order.name;
       EXPECT_EQ(first_zero_target_grad(contender, row)->target_logit, static_cast<float>(kCollapse)) << order.name;
     }
@@ -60,7 +60,7 @@ TEST(FirstZero, ManyClassesCollapseWhereTheLargestPieceIsLost) {
             const double share = largest_share(row, tp, order);
             ASSERT_GT(share, 0.0);
             ASSERT_LE(share, 1.0 + 1e-12);
-            const std::optional<FirstZero> first = first_zero_loss(contender_of(legacy(), tp, order), row);
+            const std::optional<FirstZero> first = first_zero_loss(contender_of(legacy(), {tp, order}), row);
             ASSERT_TRUE(first.has_value());
             EXPECT_NEAR(first->margin, kCollapse + std::log(share), bound)
                 << "V " << vocab << " target " << target << " " << classes.name << " " << ranks.name << " tp " << tp;
@@ -77,7 +77,7 @@ TEST(FirstZero, ByOrderListsEveryOrder) {
   EXPECT_EQ(zeros.size(), 4 * kSumOrders.size());
   for (const OrderZero& zero : zeros) {
     const ReductionOrder order{zero.classes, zero.ranks, {}};
-    EXPECT_EQ(zero.margin, first_zero_loss(contender_of(legacy(), zero.tp, order), row)->margin);
+    EXPECT_EQ(zero.margin, first_zero_loss(contender_of(legacy(), {zero.tp, order}), row)->margin);
     EXPECT_EQ(zero.predicted, kCollapse + std::log(largest_share(row, zero.tp, order)));
   }
 }
@@ -88,7 +88,7 @@ TEST(FirstZero, SequentialDependsOnWhereTheTargetStands) {
   const ReductionOrder order{SumOrder::kSequential, {}, {}};
   EXPECT_DOUBLE_EQ(largest_share(back, 1, order), 1.0);
   EXPECT_LT(largest_share(front, 1, order), 0.03);  // the largest of 1023 normal terms
-  const Contender contender = contender_of(legacy(), 1, order);
+  const Contender contender = contender_of(legacy(), {1, order});
   EXPECT_NEAR(first_zero_loss(contender, back)->margin, kCollapse, 1e-4);
   EXPECT_LT(first_zero_loss(contender, front)->margin, 13.2);
 }
@@ -98,8 +98,8 @@ TEST(FirstZero, EightRanksInTurnLoseAnEighthAtATime) {
   MarginRow row = row_with_target(8192, 100);
   const double share = largest_share(row, 8, {SumOrder::kGpuTree, AllReduceOrder::kByRank, {}});
   EXPECT_NEAR(share, 1.0 / 8, 0.02);
-  const Contender by_rank = contender_of(legacy(), 8, {SumOrder::kGpuTree, AllReduceOrder::kByRank, {}});
-  const Contender tree = contender_of(legacy(), 8, {SumOrder::kGpuTree, AllReduceOrder::kTree, {}});
+  const Contender by_rank = contender_of(legacy(), {8, {SumOrder::kGpuTree, AllReduceOrder::kByRank, {}}});
+  const Contender tree = contender_of(legacy(), {8, {SumOrder::kGpuTree, AllReduceOrder::kTree, {}}});
   // A tree brings the other half last.
   EXPECT_GT(first_zero_loss(tree, row)->margin, first_zero_loss(by_rank, row)->margin + 1.0);
 }
@@ -107,7 +107,7 @@ TEST(FirstZero, EightRanksInTurnLoseAnEighthAtATime) {
 TEST(FirstZero, TheCanonicalLossEndsWithFp32) {
   for (const std::int64_t vocab : {2, 1024}) {
     MarginRow row = MarginRow::normal(vocab);
-    const std::optional<FirstZero> canonical = first_zero_loss(canonical_contender(2), row);
+    const std::optional<FirstZero> canonical = first_zero_loss(contender_of(method_from_name("canonical"), {2}), row);
     const std::optional<float> truth = first_float(row.target_logit(0.0), row.target_logit(120.0),
                                                    [&](float z) { return row.certified(z).loss == 0.0f; });
     ASSERT_TRUE(canonical.has_value());

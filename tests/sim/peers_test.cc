@@ -83,8 +83,10 @@ TEST(Peers, LossesAndTargetGradientsHaveTheSameBits) {
     const auto loss = tensor<double>(simulated.peer + ".loss");
     const auto target_grad = tensor<float>(simulated.peer + ".target_grad");
     for (std::size_t i = 0; i < kRows; ++i) {
-      EXPECT_EQ(bits_of(ours.output.nll[i]), bits_of(static_cast<float>(loss[i]))) << simulated.peer << " row " << i;
-      EXPECT_EQ(bits_of(ours.output.target_grad[i]), bits_of(target_grad[i])) << simulated.peer << " row " << i;
+      EXPECT_EQ(bits_of(static_cast<float>(ours.output.nll[i])), bits_of(static_cast<float>(loss[i])))
+          << simulated.peer << " row " << i;
+      EXPECT_EQ(bits_of(static_cast<float>(ours.output.target_grad[i])), bits_of(target_grad[i]))
+          << simulated.peer << " row " << i;
     }
   }
 }
@@ -143,7 +145,7 @@ TEST(Peers, SoftplusRecompute) {
   const auto target_grad = tensor<float>("softplus_recompute_emulated.target_grad");
   const auto margin = tensor<double>("margin");
   for (std::size_t i = 0; i < kRows; ++i) {
-    EXPECT_EQ(bits_of(ours.output.target_grad[i]), bits_of(target_grad[i])) << i;
+    EXPECT_EQ(bits_of(static_cast<float>(ours.output.target_grad[i])), bits_of(target_grad[i])) << i;
     if (margin[i] < 90.0) {
       EXPECT_NEAR(static_cast<double>(ours.output.nll[i]), loss[i], 2 * 0x1p-23 * loss[i]) << i;
     } else {

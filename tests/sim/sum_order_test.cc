@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <algorithm>
 #include <stdexcept>
 #include <vector>
 
@@ -22,10 +23,31 @@ std::vector<float> terms_with(std::size_t count, std::initializer_list<std::pair
 
 TEST(SumOrder, NamesRoundTrip) {
   for (const SumOrderInfo& info : kSumOrders) {
-    EXPECT_EQ(sum_order_from_name(info.name), info.order);
-    EXPECT_EQ(name_of(info.order), info.name);
+    EXPECT_EQ(sum_order_from_name(name_of(info.order)), info.order);
+    EXPECT_TRUE(name_of(info.order).starts_with(info.name));
   }
-  EXPECT_THROW(sum_order_from_name("random"), std::invalid_argument);
+  EXPECT_EQ(sum_order_from_name("random:7"), SumOrder::random(7));
+  EXPECT_EQ(sum_order_from_name("split_k:32"), SumOrder::split_k(32));
+  EXPECT_EQ(name_of(SumOrder::random(18446744073709551615u)), "random:18446744073709551615");
+}
+
+TEST(SumOrder, BadNamesAreNamed) {
+  const auto error_of = [](std::string_view name) -> std::string {
+    try {
+      sum_order_from_name(name);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of("fast"),
+            "sum order: got 'fast', expected one of sequential, pairwise, lanes8, lanes16, cascade, gpu_tree, "
+            "split_k:SPLITS, random:SEED");
+  EXPECT_EQ(error_of("split_k:0"),
+            "sum order: got 'split_k:0', expected split_k:SPLITS with a whole number of at least 1");
+  for (const char* name : {"random", "lanes8:2", "split_k", "split_k:", "split_k:-1", "random:7x", "random:-1", ""}) {
+    EXPECT_NE(error_of(name), "") << name;
+  }
 }
 
 TEST(SumOrder, NothingIsZero) {
@@ -105,6 +127,50 @@ TEST(SumOrder, GpuTreeGivesEachThreadAStride) {
   EXPECT_EQ(sum_of(SumOrder::kGpuTree, terms_with(256, {{0, 1.0f}, {16, kHalfUlp}, {8, kHalfUlp}})), 1.0f);
   EXPECT_EQ(sum_of(SumOrder::kGpuTree, terms_with(256, {{0, 1.0f}, {33, kHalfUlp}, {34, kHalfUlp}})),
             1.0f + 2 * kHalfUlp);
+}
+
+// Three splits of 7 terms are of 3, 3 and 1.
+TEST(SumOrder, SplitKAddsSplitsInTurn) {
+  EXPECT_EQ(sum_of(SumOrder::split_k(3), {1.0f, 0, 0, kHalfUlp, kHalfUlp, 0, 0}), 1.0f + 2 * kHalfUlp);
+  EXPECT_EQ(sum_of(SumOrder::split_k(3), {1.0f, 0, 0, kHalfUlp, 0, 0, kHalfUlp}), 1.0f);
+  EXPECT_EQ(sum_of(SumOrder::split_k(3), {1.0f, 0, kHalfUlp, kHalfUlp, 0, 0, 0}), 1.0f);
+  // More splits than terms: a plain loop.
+  EXPECT_EQ(sum_of(SumOrder::split_k(100), {1.0f, kHalfUlp, kHalfUlp}), 1.0f);
+  EXPECT_EQ(sum_of(SumOrder::split_k(~std::uint64_t{0}), {1.0f, kHalfUlp, kHalfUlp}), 1.0f);
+}
+
+TEST(SumOrder, RandomIsAPermutationOfItsSeed) {
+  for (const std::size_t count : {1u, 2u, 3u, 1000u}) {
+    std::vector<std::uint32_t> sorted = permutation_of(count, 5);
+    EXPECT_EQ(permutation_of(count, 5), sorted);
+    if (count == 1000) {
+      EXPECT_NE(permutation_of(count, 6), sorted);
+    }
+    std::sort(sorted.begin(), sorted.end());
+    for (std::size_t i = 0; i < count; ++i) EXPECT_EQ(sorted[i], i);
+  }
+  // The same on every machine.
+  EXPECT_EQ(permutation_of(8, 1), (std::vector<std::uint32_t>{0, 3, 7, 1, 2, 6, 5, 4}));
+}
+
+// Each term comes first as often as any other: 20000 seeds of 4 terms, 5 standard deviations of 61.
+TEST(SumOrder, RandomHasNoFavourite) {
+  std::vector<int> first(4);
+  for (std::uint64_t seed = 0; seed < 20000; ++seed) ++first[permutation_of(4, seed)[0]];
+  for (const int times : first) EXPECT_NEAR(times, 5000, 5 * 61);
+}
+
+TEST(SumOrder, RandomAddsInThatOrder) {
+  const std::vector<float> terms{1.0f, kHalfUlp, kHalfUlp, kHalfUlp, kHalfUlp};
+  int kept = 0;
+  for (std::uint64_t seed = 0; seed < 100; ++seed) {
+    float expected = 0.0f;
+    for (const std::uint32_t i : permutation_of(5, seed)) expected += terms[i];
+    EXPECT_EQ(sum_of(SumOrder::random(seed), terms), expected);
+    kept += expected > 1.0f ? 1 : 0;
+  }
+  EXPECT_GT(kept, 0);
+  EXPECT_LT(kept, 100);
 }
 
 }  // namespace
