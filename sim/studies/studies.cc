@@ -9,14 +9,20 @@
 
 #include "io/error.h"
 #include "sim/order/names.h"
+#include "sim/studies/invariance.h"
 #include "sim/studies/memory.h"
+#include "sim/studies/one_rank.h"
 #include "sim/studies/study.h"
+#include "sim/studies/threshold.h"
 
 namespace tpce::sim {
 
 std::span<const Study* const> studies() {
+  static const InvarianceStudy invariance;
+  static const ThresholdStudy threshold;
+  static const OneRankStudy one_rank;
   static const MemoryStudy memory;
-  static const std::array<const Study*, 1> all{&memory};
+  static const std::array<const Study*, 4> all{&invariance, &threshold, &one_rank, &memory};
   return all;
 }
 

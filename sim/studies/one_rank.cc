@@ -1,0 +1,234 @@
+#include "sim/studies/one_rank.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+
+#include "reference/row_evaluator.h"
+#include "sim/methods/method.h"
+#include "sim/studies/contender.h"
+#include "sim/studies/rows.h"
+
+namespace tpce::sim {
+namespace {
+
+// The paths asked about, what tensor-parallel training has today, and the remedy.
+constexpr std::array<std::string_view, 4> kPaths{"cross_entropy", "all_gather_cross_entropy", "log_softmax",
+                                                 "canonical"};
+
+std::int64_t ranks_of(std::string_view path) { return path == "cross_entropy" ? 1 : 2; }
+
+struct Bin {
+  double low;
+  double high;
+};
+constexpr std::array kBins{Bin{-10, 0}, Bin{0, 5},   Bin{5, 10},  Bin{10, 13},
+                           Bin{13, 15}, Bin{15, 16}, Bin{16, 17}, Bin{17, 30}};
+
+struct Truth {
+  double loss;
+  double target_grad;
+};
+
+Truth certified(std::span<const float> logits, std::int64_t target) {
+  std::vector<double> others;
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (static_cast<std::int64_t>(j) != target) others.push_back(static_cast<double>(logits[j]));
+  }
+  const auto evaluator = reference::make_row_evaluator(reference::tally_of(others), {});
+  const reference::RowTruth truth =
+      evaluator->evaluate(static_cast<double>(logits[static_cast<std::size_t>(target)]), {});
+  return {truth.loss.fp64, truth.target_gradient.fp64};
+}
+
+Setting setting_of(std::string_view path) { return {.tp = ranks_of(path)}; }
+
+// Errors by margin, on rows of one vocabulary.
+Json errors_in_bin(const Bin& bin, std::int64_t vocab, std::int64_t count, std::uint64_t seed) {
+  LabelledRows rows = random_rows({.rows = count, .vocab = vocab, .spread = 2.0f, .seed = seed});
+  spread_margins(rows, bin.low, bin.high);
+  Json result{{"kind", "margin"}, {"low", bin.low}, {"high", bin.high}, {"vocab", vocab}, {"rows", count}};
+  std::vector<Truth> truths;
+  for (std::int64_t i = 0; i < count; ++i) truths.push_back(certified(rows.row(i), rows.label(i)));
+  for (const std::string_view path : kPaths) {
+    double loss_error = 0.0, grad_error = 0.0;
+    std::int64_t collapsed = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+      const RowValues values = evaluate_row(method_from_name(path), setting_of(path), rows.row(i), rows.label(i));
+      const Truth& truth = truths[static_cast<std::size_t>(i)];
+      loss_error = std::max(loss_error, std::abs(values.loss - truth.loss) / truth.loss);
+      grad_error = std::max(grad_error, std::abs((values.target_grad - truth.target_grad) / truth.target_grad));
+      collapsed += values.target_grad == 0.0;
+    }
+    result[std::string(path)] = {{"loss", loss_error}, {"target_grad", grad_error}, {"collapsed", collapsed}};
+  }
+  return result;
+}
+
+// How far a golden loss, the mean over a batch as training prints it, would move: against the canonical mean.
+Json golden_shift(const LabelledRows& rows, std::string_view name) {
+  Json result{{"kind", "golden"}, {"rows", rows.rows()}, {"vocab", rows.vocab}, {"name", name}};
+  double margin = 0.0;
+  for (std::int64_t i = 0; i < rows.rows(); ++i) margin += margin_of(rows.row(i), rows.label(i));
+  result["mean_margin"] = margin / static_cast<double>(rows.rows());
+  float canonical = 0.0f;
+  for (const std::string_view path : {kPaths[3], kPaths[0], kPaths[1], kPaths[2]}) {
+    const ShardPlan plan = ShardPlan::even(rows.vocab, ranks_of(path));
+    // Columns of padding follow where tp does not divide the vocabulary.
+    std::vector<float> logits(static_cast<std::size_t>(rows.rows() * plan.columns()), 0.0f);
+    for (std::int64_t i = 0; i < rows.rows(); ++i) {
+      std::copy(rows.row(i).begin(), rows.row(i).end(), logits.begin() + i * plan.columns());
+    }
+    const ConstMatrix matrix = matrix_of(static_cast<const float*>(logits.data()), rows.rows(), plan.columns());
+    std::vector<Shard> shards;
+    for (std::int64_t s = 0; s < plan.tp(); ++s) {
+      shards.push_back({matrix.column_range(plan.first_class(s), plan.width(s)), s});
+    }
+    const Batch batch{plan, shards, Labels(rows.labels.data(), rows.rows()), rows.vocab};
+    const MethodOutput output = run(method_from_name(path), {.batch = batch});
+    const float loss = static_cast<float>(output.loss.value());
+    if (path == kPaths[3]) canonical = loss;
+    const auto bits = [](float x) { return static_cast<std::int64_t>(std::bit_cast<std::uint32_t>(x)); };
+    result[std::string(path)] = {{"loss", static_cast<double>(loss)},
+                                 {"printed", fmt::format("{:.5f}", loss)},
+                                 {"ulp", std::abs(bits(loss) - bits(canonical))}};
+  }
+  return result;
+}
+
+std::string percent(double share) { return fmt::format("{:.3g} %", 100 * share); }
+
+}  // namespace
+
+std::vector<Parameter> OneRankStudy::parameters() const {
+  return {{"logits", "", "a file with the tensors logits and labels, whose golden loss is looked at too"}};
+}
+
+std::vector<Cell> OneRankStudy::cells(const StudyOptions& options) const {
+  std::vector<Cell> cells;
+  const std::int64_t count = options.quick() ? 8 : 64;
+  for (const std::int64_t vocab :
+       options.quick() ? std::vector<std::int64_t>{4096} : std::vector<std::int64_t>{4096, 50257}) {
+    for (const Bin& bin : kBins) {
+      const std::uint64_t seed = options.seed * 100 + cells.size();
+      cells.push_back({fmt::format("v{}-m{}", vocab, bin.low + 10),
+                       [=](const std::filesystem::path&) { return errors_in_bin(bin, vocab, count, seed); }});
+    }
+  }
+  const std::string file = parameter_text(*this, options, "logits");
+  for (const double high : {0.0, 5.0, 12.0}) {
+    const std::uint64_t seed = options.seed * 100 + cells.size();
+    const std::int64_t rows = options.quick() ? 64 : 512;
+    cells.push_back({fmt::format("golden-{}", high), [=](const std::filesystem::path&) {
+                       LabelledRows made = random_rows({.rows = rows, .vocab = 8192, .spread = 2.0f, .seed = seed});
+                       spread_margins(made, -10.0, high);
+                       return golden_shift(made, fmt::format("margins from -10 to {}", high));
+                     }});
+  }
+  if (!file.empty()) {
+    cells.push_back({"golden-file", [file](const std::filesystem::path&) {
+                       return golden_shift(read_rows(file, 1024), "logits of a model");
+                     }});
+  }
+  return cells;
+}
+
+Page OneRankStudy::page(const StudyOptions&, std::span<const Json> results) const {
+  Page page{
+      .title = "One rank: whether the paths without ranks need the fix", .conclusion = {}, .sections = {}, .data = {}};
+  page.data.columns = {"kind",           "where",     "vocab", "rows", "path", "loss_error", "target_gradient_error",
+                       "collapsed_rows", "golden_ulp"};
+  Table errors{{"margins", "V", "loss: cross_entropy", "canonical", "target gradient: cross_entropy",
+                "all_gather_cross_entropy", "log_softmax, tp 2", "canonical", "collapsed: cross_entropy", "of rows"},
+               {}};
+  Table goldens{{"rows", "mean margin", "canonical prints", "cross_entropy prints", "apart, ulp", "all_gather, ulp",
+                 "log_softmax tp 2, ulp"},
+                {}};
+  double worst_canonical = 0.0, at_ten = 0.0;
+  std::int64_t most_ulp = 0, collapsed = 0, above = 0, printed_apart = 0, golden_count = 0;
+  for (const Json& result : results) {
+    const std::string vocab = std::to_string(result["vocab"].get<std::int64_t>());
+    const std::string rows = std::to_string(result["rows"].get<std::int64_t>());
+    if (result["kind"] == "margin") {
+      const double low = result["low"], high = result["high"];
+      const std::string where = fmt::format("{:g} to {:g}", low, high);
+      for (const std::string_view path : kPaths) {
+        const Json& one = result[std::string(path)];
+        page.data.add({"margin", where, vocab, rows, std::string(path),
+                       fmt::format("{:.6g}", one["loss"].get<double>()),
+                       fmt::format("{:.6g}", one["target_grad"].get<double>()),
+                       std::to_string(one["collapsed"].get<std::int64_t>()), ""});
+      }
+      const auto grad = [&](const char* path) { return percent(result[path]["target_grad"].get<double>()); };
+      errors.add({where, vocab, percent(result["cross_entropy"]["loss"].get<double>()),
+                  percent(result["canonical"]["loss"].get<double>()), grad("cross_entropy"),
+                  grad("all_gather_cross_entropy"), grad("log_softmax"), grad("canonical"),
+                  std::to_string(result["cross_entropy"]["collapsed"].get<std::int64_t>()), rows});
+      worst_canonical = std::max({worst_canonical, result["canonical"]["loss"].get<double>(),
+                                  result["canonical"]["target_grad"].get<double>()});
+      if (low == 10) at_ten = std::max(at_ten, result["cross_entropy"]["target_grad"].get<double>());
+      if (low >= 17) {
+        collapsed += result["cross_entropy"]["collapsed"].get<std::int64_t>();
+        above += result["rows"].get<std::int64_t>();
+      }
+    } else {
+      const auto ulp = [&](const char* path) { return result[path]["ulp"].get<std::int64_t>(); };
+      for (const std::string_view path : kPaths) {
+        page.data.add({"golden", result["name"], vocab, rows, std::string(path), "", "", "",
+                       std::to_string(ulp(std::string(path).c_str()))});
+      }
+      goldens.add({result["name"], fmt::format("{:.2f}", result["mean_margin"].get<double>()),
+                   result["canonical"]["printed"], result["cross_entropy"]["printed"],
+                   std::to_string(ulp("cross_entropy")), std::to_string(ulp("all_gather_cross_entropy")),
+                   std::to_string(ulp("log_softmax"))});
+      ++golden_count;
+      printed_apart += result["canonical"]["printed"] != result["cross_entropy"]["printed"];
+      most_ulp = std::max(most_ulp, ulp("cross_entropy"));
+    }
+  }
+
+  Problem problem{16384, 128256, 1, DType::kBFloat16, Execution::kEager};
+  const auto gib = [](std::int64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) / 1073741824.0); };
+  Table cost{{"path", "tp", "peak, GiB", "kept for backward, GiB"}, {}};
+  for (const std::string_view path : kPaths) {
+    problem.tp = ranks_of(path);
+    const MemoryLedger ledger = method_from_name(path).ledger(problem);
+    cost.add({std::string(path), std::to_string(problem.tp), gib(ledger.peak_bytes()), gib(ledger.saved_bytes())});
+  }
+
+  page.conclusion = fmt::format(
+      "Yes, both should. F.cross_entropy on one rank and after a gather collapses as the sharded loss does: {} of {} "
+      "rows "
+      "with a margin above 17 have a target gradient of exactly 0, and already between the margins 10 and 13 it is off "
+      "by "
+      "up to {}, where the canonical loss errs by at most {} anywhere. A golden loss would hardly notice: it moves by "
+      "at "
+      "most {} ulp, and {} of {} change in the five decimals that training prints. The canonical loss also needs less "
+      "memory and makes tp = 1 give the bits of every other tp, so that one golden serves all.",
+      collapsed, above, percent(at_ten), percent(worst_canonical), most_ulp, printed_apart, golden_count);
+  page.sections.push_back({.heading = "What each path loses, by margin",
+                           .text =
+                               "The largest relative error over the rows, against certified values. log_softmax on two "
+                               "ranks is what tensor-parallel training runs.",
+                           .tables = {std::move(errors)}});
+  page.sections.push_back(
+      {.heading = "How far a golden loss would move",
+       .text =
+           "The mean over a batch in fp32, rows added as torch.mean adds them on a CPU; apart in fp32 numbers from the "
+           "canonical mean, whose rows are added exactly.",
+       .tables = {std::move(goldens)}});
+  page.sections.push_back(
+      {.heading = "What it costs",
+       .text =
+           "Memory by the ledgers, T = 16384, V = 128256, bf16 logits, eager. The canonical loss keeps the logits, "
+           "which "
+           "it needs again in backward, and 24 bytes a row. Time: the canonical loss reads the logits once for forward "
+           "and once for backward; docs/speed.md has it measured beside F.cross_entropy, eager and compiled.",
+       .tables = {std::move(cost)}});
+  return page;
+}
+
+}  // namespace tpce::sim

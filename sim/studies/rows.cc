@@ -1,0 +1,84 @@
+#include "sim/studies/rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <stdexcept>
+
+#include "io/error.h"
+#include "io/logits_file.h"
+#include "tpce/dtype.h"
+
+namespace tpce::sim {
+
+std::vector<float> normal_numbers(std::int64_t count, std::uint64_t seed) {
+  std::mt19937_64 bits(seed);
+  std::vector<float> numbers(static_cast<std::size_t>(count));
+  for (float& number : numbers) {
+    std::int64_t sum = 0;
+    for (int i = 0; i < 4; ++i) {
+      std::uint64_t word = bits();  // three numbers of 20 bits
+      for (int k = 0; k < 3; ++k, word >>= 20) sum += static_cast<std::int64_t>(word & 0xfffff);
+    }
+    number = static_cast<float>(sum - (std::int64_t{6} << 20)) * 0x1p-20f;
+  }
+  return numbers;
+}
+
+LabelledRows random_rows(const RowsRequest& request) {
+  LabelledRows rows{request.vocab, normal_numbers(request.rows * request.vocab, request.seed), {}};
+  for (float& logit : rows.logits) logit *= request.spread;
+  std::mt19937_64 bits(request.seed + 0x9e3779b97f4a7c15);
+  for (std::int64_t i = 0; i < request.rows; ++i) {
+    rows.labels.push_back(static_cast<std::int64_t>(bits() % static_cast<std::uint64_t>(request.vocab)));
+  }
+  return rows;
+}
+
+double margin_of(std::span<const float> logits, std::int64_t target) {
+  double largest = -HUGE_VAL;
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (static_cast<std::int64_t>(j) != target) largest = std::max(largest, static_cast<double>(logits[j]));
+  }
+  double sum = 0.0;
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (static_cast<std::int64_t>(j) != target) sum += std::exp(static_cast<double>(logits[j]) - largest);
+  }
+  return static_cast<double>(logits[static_cast<std::size_t>(target)]) - largest - std::log(sum);
+}
+
+void spread_margins(LabelledRows& rows, double low, double high) {
+  for (std::int64_t i = 0; i < rows.rows(); ++i) {
+    const double step = rows.rows() > 1 ? (high - low) / static_cast<double>(rows.rows() - 1) : 0.0;
+    const double wanted = low + step * static_cast<double>(i);
+    float& logit = rows.logits[static_cast<std::size_t>(i * rows.vocab + rows.label(i))];
+    logit = static_cast<float>(static_cast<double>(logit) + wanted - margin_of(rows.row(i), rows.label(i)));
+  }
+}
+
+LabelledRows read_rows(const std::string& path, std::int64_t max_rows) {
+  const io::LogitsFile file({.file = path});
+  const std::int64_t count = std::min(max_rows, file.rows());
+  const io::LogitsFile::Rows part = file.logits(0, count);
+  LabelledRows rows{file.vocab(), {}, {}};
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::int64_t label = file.labels()[i];
+    if (label < 0 || label >= file.vocab()) continue;
+    rows.labels.push_back(label);
+    visit_dtype(file.dtype(), [&](auto element) {
+      using Element = decltype(element);
+      const Element* from = part.matrix.row<Element>(i);
+      for (std::int64_t j = 0; j < file.vocab(); ++j) {
+        if constexpr (std::is_same_v<Element, double>) {
+          rows.logits.push_back(static_cast<float>(from[j]));
+        } else {
+          rows.logits.push_back(widen(from[j]));
+        }
+      }
+    });
+  }
+  if (rows.labels.empty()) io::fail(path, "has no label in its vocabulary among the first {} rows", count);
+  return rows;
+}
+
+}  // namespace tpce::sim

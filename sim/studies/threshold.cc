@@ -1,0 +1,263 @@
+#include "sim/studies/threshold.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <random>
+
+#include "sim/order/sum_order.h"
+#include "sim/precision/visit.h"
+#include "sim/studies/rows.h"
+
+namespace tpce::sim {
+namespace {
+
+// The middle of each bin of p_t.
+std::vector<double> probabilities() {
+  std::vector<double> all;
+  for (int i = 0; i < 64; ++i) all.push_back((i + 0.5) / 64);
+  return all;
+}
+
+constexpr std::array kPrecisionsAsked{Precision::kFp32, Precision::kFp64,    Precision::kTf32,       Precision::kFp16,
+                                      Precision::kBf16, Precision::kBf16Exp, Precision::kFp32FastExp};
+
+// What the two forms err by in a bin of p_t, in ulp of the exact value at the precision's bits.
+struct Errors {
+  double squares[2] = {0, 0};
+  double largest[2] = {0, 0};
+  std::int64_t count = 0;
+
+  void add(std::array<double, 2> found, long double exact, int bits) {
+    const long double ulp = std::ldexp(1.0L, std::ilogb(exact) - (bits - 1));
+    for (std::size_t form = 0; form < 2; ++form) {
+      const double error = static_cast<double>(std::abs(static_cast<long double>(found[form]) - exact) / ulp);
+      squares[form] += error * error;
+      largest[form] = std::max(largest[form], error);
+    }
+    ++count;
+  }
+};
+
+// Target gradients from the two sums, as the methods take them.
+template <class Real>
+std::array<double, 2> forms_of(Real target_exp, Real others) {
+  const Real sum = target_exp + others;
+  return {static_cast<double>(target_exp / sum - Real(1.0f)), static_cast<double>(-(others / sum))};
+}
+
+// Given sums: random numbers of the format, taken as exact.
+template <class Arithmetic>
+Errors given_sums(double p, std::int64_t samples, std::uint64_t seed, int bits) {
+  using Real = typename Arithmetic::Real;
+  std::mt19937_64 random(seed);
+  const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
+  Errors errors;
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const Real target(1.0 + uniform());
+    const double at = p + (uniform() - 0.5) / 64;
+    const Real others(static_cast<double>(target) * (1 - at) / at);
+    const long double exact = -static_cast<long double>(static_cast<double>(others)) /
+                              (static_cast<long double>(static_cast<double>(target)) + static_cast<double>(others));
+    errors.add(forms_of(target, others), exact, bits);
+  }
+  return errors;
+}
+
+// From logits: exponentials below the row's maximum and a sum over 8 lanes, as a kernel makes them.
+template <class Arithmetic>
+Errors from_logits(double p, std::int64_t samples, std::uint64_t seed, int bits) {
+  using Real = typename Arithmetic::Real;
+  constexpr std::int64_t kOthers = 64;
+  Errors errors;
+  std::mt19937_64 random(seed);
+  for (std::int64_t i = 0; i < samples; ++i) {
+    const std::vector<float> raw = normal_numbers(kOthers, seed + static_cast<std::uint64_t>(i) * 1000003);
+    std::vector<float> logits(raw.begin(), raw.end());
+    double sum = 0.0;
+    for (float& logit : logits) {
+      logit = static_cast<float>(static_cast<double>(Real(3.0f * logit)));
+      sum += std::exp(static_cast<double>(logit));
+    }
+    const double at = p + (static_cast<double>(random() >> 11) * 0x1p-53 - 0.5) / 64;
+    const float target =
+        static_cast<float>(static_cast<double>(Real(static_cast<float>(std::log(sum * at / (1 - at))))));
+
+    const float maximum = std::max(target, *std::max_element(logits.begin(), logits.end()));
+    std::vector<Real> terms;
+    long double exact_others = 0.0L;
+    for (const float logit : logits) {
+      terms.push_back(Arithmetic::exp(Real(logit) - Real(maximum)));
+      exact_others += std::exp(static_cast<long double>(logit) - maximum);
+    }
+    const Real others = tpce::sim::sum(SumOrder::kLanes8, std::span<const Real>(terms));
+    const long double exact_target = std::exp(static_cast<long double>(target) - maximum);
+    errors.add(forms_of(Arithmetic::exp(Real(target) - Real(maximum)), others),
+               -exact_others / (exact_target + exact_others), bits);
+  }
+  return errors;
+}
+
+Json result_of(Precision precision, bool logits, std::int64_t samples, std::uint64_t seed) {
+  Json bins = Json::array();
+  const int bits = info_of(precision).bits;
+  for (const double p : probabilities()) {
+    seed = seed * 6364136223846793005u + 1442695040888963407u;
+    const Errors errors = visit_precision(precision, [&](auto arithmetic) {
+      using Arithmetic = decltype(arithmetic);
+      return logits ? from_logits<Arithmetic>(p, samples, seed, bits) : given_sums<Arithmetic>(p, samples, seed, bits);
+    });
+    const double count = static_cast<double>(errors.count);
+    bins.push_back({{"p", p},
+                    {"difference_rms", std::sqrt(errors.squares[0] / count)},
+                    {"quotient_rms", std::sqrt(errors.squares[1] / count)},
+                    {"difference_max", errors.largest[0]},
+                    {"quotient_max", errors.largest[1]}});
+  }
+  return {{"precision", name_of(precision)}, {"from", logits ? "logits" : "sums"}, {"bins", bins}};
+}
+
+// The largest p up to which the difference errs no more than the quotient, by the bins' edges; and what 1/4 costs: the
+// largest factor by which the form it takes errs more than the other one.
+struct Border {
+  double best = 0.0;
+  double cost_of_quarter = 1.0;
+};
+
+Border border_of(const Json& result, const char* statistic) {
+  Border border;
+  // The border with the least sum of logarithms of errors: of all borders, as a reader of the plot would draw it.
+  const Json& bins = result["bins"];
+  const auto error = [&](std::size_t i, const char* form) {
+    return bins[i][fmt::format("{}_{}", form, statistic)].get<double>();
+  };
+  double best_sum = HUGE_VAL;
+  for (std::size_t at = 0; at <= bins.size(); ++at) {
+    double total = 0.0;
+    for (std::size_t i = 0; i < bins.size(); ++i) total += std::log(error(i, i < at ? "difference" : "quotient"));
+    if (total < best_sum) {
+      best_sum = total;
+      border.best = static_cast<double>(at) / static_cast<double>(bins.size());
+    }
+  }
+  for (std::size_t i = 0; i < bins.size(); ++i) {
+    const bool difference = bins[i]["p"].get<double>() < 0.25;
+    const double taken = error(i, difference ? "difference" : "quotient");
+    const double other = error(i, difference ? "quotient" : "difference");
+    border.cost_of_quarter = std::max(border.cost_of_quarter, taken / other);
+  }
+  return border;
+}
+
+LinePlot plot_of(const Json& result, const std::string& title) {
+  LinePlot plot{title, {"p_t", false}, {"error of the target gradient, ulp (root mean square)", true}, {}};
+  for (const auto& [field, name] :
+       std::array<std::array<const char*, 2>, 2>{{{"difference_rms", "p_t - 1"}, {"quotient_rms", "-others / sum"}}}) {
+    Series series{name, {}, {}};
+    for (const Json& bin : result["bins"]) {
+      series.x.push_back(bin["p"]);
+      series.y.push_back(bin[field]);
+    }
+    plot.series.push_back(std::move(series));
+  }
+  return plot;
+}
+
+}  // namespace
+
+std::vector<Cell> ThresholdStudy::cells(const StudyOptions& options) const {
+  const std::int64_t samples = options.quick() ? 2000 : 40000;
+  std::vector<Cell> cells;
+  for (const bool logits : {false, true}) {
+    for (const Precision precision : kPrecisionsAsked) {
+      // These differ from fp32 in exp alone.
+      if (!logits && (precision == Precision::kBf16Exp || precision == Precision::kFp32FastExp)) continue;
+      const std::uint64_t seed = options.seed * 7919 + static_cast<std::uint64_t>(cells.size());
+      const std::int64_t count = logits ? samples / 8 : samples;
+      cells.push_back({fmt::format("{}-{}", logits ? "logits" : "sums", name_of(precision)),
+                       [=](const std::filesystem::path&) { return result_of(precision, logits, count, seed); }});
+    }
+  }
+  return cells;
+}
+
+Page ThresholdStudy::page(const StudyOptions&, std::span<const Json> results) const {
+  Page page{
+      .title = "The border between the two forms of the target gradient", .conclusion = {}, .sections = {}, .data = {}};
+  page.data.columns = {
+      "from", "precision", "p_t", "difference_rms_ulp", "quotient_rms_ulp", "difference_max_ulp", "quotient_max_ulp"};
+  Table table{{"sums", "precision", "best border (rms)", "best border (largest error)", "1/4 errs more, at most (rms)",
+               "(largest error)"},
+              {}};
+  double lowest = 1.0, highest = 0.0, worst = 1.0;
+  std::vector<Figure> figures;
+  for (const Json& result : results) {
+    const std::string from = result["from"], precision = result["precision"];
+    for (const Json& bin : result["bins"]) {
+      const auto text = [&](const char* field) { return fmt::format("{:.6g}", bin[field].get<double>()); };
+      page.data.add({from, precision, text("p"), text("difference_rms"), text("quotient_rms"), text("difference_max"),
+                     text("quotient_max")});
+    }
+    const Border rms = border_of(result, "rms"), largest = border_of(result, "max");
+    table.add({from == "sums" ? "given" : "from logits", precision, fmt::format("{:.3f}", rms.best),
+               fmt::format("{:.3f}", largest.best), fmt::format("{:.2f} times", rms.cost_of_quarter),
+               fmt::format("{:.2f} times", largest.cost_of_quarter)});
+    if (from == "sums") {
+      lowest = std::min(lowest, rms.best);
+      highest = std::max(highest, rms.best);
+    }
+    worst = std::max(worst, rms.cost_of_quarter);
+    if (precision == "fp32" || (precision == "bf16" && from == "logits")) {
+      const std::string name = fmt::format("{}-{}", from, precision);
+      const std::string title = fmt::format("{}, {}", precision, from == "sums" ? "sums given" : "sums from logits");
+      figures.push_back({name, svg_of(plot_of(result, title)),
+                         fmt::format("Error of both forms over p_t in {}, {}.", precision,
+                                     from == "sums" ? "for given sums" : "for sums made from logits")});
+    }
+  }
+  page.conclusion = fmt::format(
+      "1/4 is a good border. Measured by the root mean square for given sums, the best border lies between {:.2f} and "
+      "{:.2f} over the precisions; nowhere does 1/4 make the error more than {:.2f} times what the other form has. "
+      "Where "
+      "the sums come from logits the errors of exp and of the sums are common to both forms, and the choice matters "
+      "less "
+      "still. Taken far from the border, a form costs without limit: p_t - 1 loses every digit as p_t nears 1.",
+      lowest, highest, worst);
+  page.sections.push_back(
+      {.heading = "The border, by precision",
+       .text =
+           "Both forms are computed from the exponential of the target E and the sum N of the others, S = fl(E + N): "
+           "fl(fl(E / S) - 1) and -fl(N / S). The error is counted in ulp of the exact value -N / (E + N). \"Given\" "
+           "takes E "
+           "and N as exact numbers of the format, so that nothing but the forms differs; \"from logits\" makes them "
+           "from 65 "
+           "logits of standard deviation 3, with the errors of exp and of the sum. The best border is the one with the "
+           "least "
+           "mean logarithm of the error.",
+       .tables = {std::move(table)},
+       .figures = std::move(figures)});
+  page.sections.push_back(
+      {.heading = "Why",
+       .text = "Write the rounding of S as (1 + s), |s| <= u, u half an ulp of 1, and let p = E / (E + N). Both forms "
+               "divide by the "
+               "same S, so s moves p_t - 1 by p s and N / S by (1 - p) s. The division rounds E / S by at most half an "
+               "ulp of p, "
+               "and N / S by half an ulp of 1 - p; p - 1 is exact from p = 1/2 on (Sterbenz) and rounds by half an ulp "
+               "of 1 - p "
+               "below. In units of u, with ulp(1 - p) = u for 1 - p in [1/2, 1):\n\n"
+               "| p in | p_t - 1: division + subtraction + sum | N / S: division + sum |\n| --- | --- | --- |\n"
+               "| [1/8, 1/4) | 1/8 + 1/2 + p | 1/2 + (1 - p) |\n"
+               "| [1/4, 1/2) | 1/4 + 1/2 + p | 1/2 + (1 - p) |\n"
+               "| [1/2, 3/4] | 1/2 + 0 + p | 1/4 + (1 - p) |\n\n"
+               "So the bounds cross at p = 3/8, where 3/4 + p = 3/2 - p. At 1/4 the difference's bound is 1 and the "
+               "quotient's 5/4: "
+               "a border at 1/4 instead of 3/8 gives up at most a quarter of the bound, between the two. What is "
+               "common to both, "
+               "the relative errors e of E and n of N, moves either by p (1 - p) (e - n) and does not matter for the "
+               "choice."});
+  return page;
+}
+
+}  // namespace tpce::sim
