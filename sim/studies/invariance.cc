@@ -39,7 +39,7 @@ std::vector<Variation> variations() {
     all.push_back({"batch", fmt::format("row {} of 4, ring", place), 4, {.ranks = AllReduceOrder::kRing}, {place, 4}});
   }
   // A row of a CPU kernel, or of a batch smaller than the machine, is cut over threads.
-  for (const std::uint64_t threads : {1, 2, 3, 5}) {
+  for (const std::uint64_t threads : {1u, 2u, 3u, 5u}) {
     all.push_back(
         {"threads", fmt::format("a row cut over {}", threads), 1, {.classes = SumOrder::split_k(threads)}, {}});
   }

@@ -21,6 +21,9 @@ std::vector<double> probabilities() {
   return all;
 }
 
+// In the bin around p, u in [0, 1); away from 0 and 1, where a sum could leave the range of fp16.
+double probability_in_bin(double p, double u) { return std::clamp(p + (u - 0.5) / 64, 0x1p-10, 1 - 0x1p-10); }
+
 constexpr std::array kPrecisionsAsked{Precision::kFp32, Precision::kFp64,    Precision::kTf32,       Precision::kFp16,
                                       Precision::kBf16, Precision::kBf16Exp, Precision::kFp32FastExp};
 
@@ -56,9 +59,9 @@ Errors given_sums(double p, std::int64_t samples, std::uint64_t seed, int bits) 
   const auto uniform = [&] { return static_cast<double>(random() >> 11) * 0x1p-53; };
   Errors errors;
   for (std::int64_t i = 0; i < samples; ++i) {
-    const Real target(1.0 + uniform());
-    const double at = p + (uniform() - 0.5) / 64;
-    const Real others(static_cast<double>(target) * (1 - at) / at);
+    const Real target = static_cast<Real>(1.0 + uniform());
+    const double at = probability_in_bin(p, uniform());
+    const Real others = static_cast<Real>(static_cast<double>(target) * (1 - at) / at);
     const long double exact = -static_cast<long double>(static_cast<double>(others)) /
                               (static_cast<long double>(static_cast<double>(target)) + static_cast<double>(others));
     errors.add(forms_of(target, others), exact, bits);
@@ -81,7 +84,7 @@ Errors from_logits(double p, std::int64_t samples, std::uint64_t seed, int bits)
       logit = static_cast<float>(static_cast<double>(Real(3.0f * logit)));
       sum += std::exp(static_cast<double>(logit));
     }
-    const double at = p + (static_cast<double>(random() >> 11) * 0x1p-53 - 0.5) / 64;
+    const double at = probability_in_bin(p, static_cast<double>(random() >> 11) * 0x1p-53);
     const float target =
         static_cast<float>(static_cast<double>(Real(static_cast<float>(std::log(sum * at / (1 - at))))));
 
