@@ -126,10 +126,11 @@ Json compare_backends(const LabelledRows& rows) {
   for (const int threads : {1, 2, 5}) {
     for (const std::int64_t tp : {1, 8}) {
       ways.push_back({fmt::format("simd, {} threads, tp {}, all rows", threads, tp),
-                      std::make_unique<simd::SimdBackend>(simd::SimdOptions{.threads = threads}), tp, rows.rows()});
+                      std::make_unique<simd::SimdBackend>(simd::SimdOptions{.target = {}, .threads = threads}), tp,
+                      rows.rows()});
     }
     ways.push_back({fmt::format("simd, {} threads, tp 1, row by row", threads),
-                    std::make_unique<simd::SimdBackend>(simd::SimdOptions{.threads = threads}), 1, 1});
+                    std::make_unique<simd::SimdBackend>(simd::SimdOptions{.target = {}, .threads = threads}), 1, 1});
   }
   const auto bits_by_row = [&](const Way& way) {
     std::vector<RowBits> all;

@@ -94,7 +94,7 @@ Measured measure_canonical(std::int64_t rows) {
   const ShardPlan plan = ShardPlan::even(kMeasuredVocab, 1);
   const std::vector<Shard> shards{{matrix_of(static_cast<const BFloat16*>(logits.data()), rows, kMeasuredVocab), 0}};
   const Batch batch{plan, shards, Labels(labels.data(), rows), kMeasuredVocab};
-  simd::SimdBackend backend({.threads = 1});
+  simd::SimdBackend backend({.target = {}, .threads = 1});
   SelfCommunicator self;
   const Runtime runtime{backend, self};
   cross_entropy_forward(batch, {}, {}, runtime);  // maps code, and grows what threads keep

@@ -24,40 +24,53 @@ bool is_number(const std::string& cell) {
 // A bar would end the cell.
 std::string escaped(const std::string& cell) {
   std::string text;
-  for (const char c : cell) text += c == '|' ? std::string("\\|") : std::string(1, c);
+  for (const char c : cell) {
+    if (c == '|') text.push_back('\\');
+    text.push_back(c);
+  }
   return text;
 }
 
 std::string markdown_row(const std::vector<std::string>& cells) {
-  std::string line = "|";
-  for (const std::string& cell : cells) line += " " + escaped(cell) + " |";
-  return line + "\n";
+  std::string line(1, '|');
+  for (const std::string& cell : cells) line += fmt::format(" {} |", escaped(cell));
+  line.push_back('\n');
+  return line;
 }
 
 std::string markdown_table(const Table& table) {
-  std::string text = markdown_row(table.columns) + "|";
+  std::string text = markdown_row(table.columns);
+  text.push_back('|');
   for (std::size_t c = 0; c < table.columns.size(); ++c) {
     const bool numbers = !table.rows.empty() && std::all_of(table.rows.begin(), table.rows.end(), [&](const auto& row) {
       return row[c].empty() || is_number(row[c]);
     });
     text += numbers ? " ---: |" : " --- |";
   }
-  text += "\n";
+  text.push_back('\n');
   for (const auto& row : table.rows) text += markdown_row(row);
   return text;
 }
 
 std::string csv_cell(const std::string& cell) {
   if (cell.find_first_of(",\"\n\r") == std::string::npos) return cell;
-  std::string quoted = "\"";
-  for (const char c : cell) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + "\"";
+  std::string quoted(1, '"');
+  for (const char c : cell) {
+    if (c == '"') quoted.push_back('"');
+    quoted.push_back(c);
+  }
+  quoted.push_back('"');
+  return quoted;
 }
 
 std::string csv_row(const std::vector<std::string>& cells) {
   std::string line;
-  for (std::size_t i = 0; i < cells.size(); ++i) line += (i ? "," : "") + csv_cell(cells[i]);
-  return line + "\n";
+  for (std::size_t i = 0; i < cells.size(); ++i) {
+    if (i > 0) line.push_back(',');
+    line += csv_cell(cells[i]);
+  }
+  line.push_back('\n');
+  return line;
 }
 
 std::string axis_commands(const Axis& axis, char name) {

@@ -43,8 +43,12 @@ TEST(ThresholdStudy, TheDifferenceIsBetterBelowAndTheQuotientAbove) {
   const Json result = result_of("threshold", "sums-fp32");
   for (const Json& bin : result["bins"]) {
     const double p = bin["p"], difference = bin["difference_max"], quotient = bin["quotient_max"];
-    if (p > 0.1 && p < 0.3) EXPECT_LT(difference, quotient) << p;
-    if (p > 0.6) EXPECT_LT(quotient, difference) << p;
+    if (p > 0.1 && p < 0.3) {
+      EXPECT_LT(difference, quotient) << p;
+    }
+    if (p > 0.6) {
+      EXPECT_LT(quotient, difference) << p;
+    }
     // In ulp of 1 - p: the quotient's bound is (1/2 + (1 - p)) u over u on (0, 1/2), and no more than twice that above.
     EXPECT_LE(quotient, 1.5 + 1e-6) << p;
   }
