@@ -167,15 +167,15 @@ std::string markdown_of(const Page& page, const std::string& provenance) {
   std::string text = fmt::format("# {}\n\n{}\n", page.title, page.conclusion);
   for (const Section& section : page.sections) {
     if (!section.heading.empty()) text += fmt::format("\n## {}\n", section.heading);
-    if (!section.text.empty()) text += "\n" + section.text + "\n";
-    for (const Table& table : section.tables) text += "\n" + markdown_table(table);
+    if (!section.text.empty()) text += fmt::format("\n{}\n", section.text);
+    for (const Table& table : section.tables) text += fmt::format("\n{}", markdown_table(table));
     for (const Figure& figure : section.figures) text += fmt::format("\n![{}]({}.svg)\n", figure.caption, figure.name);
   }
-  return text + "\n" + provenance + "\n";
+  return text + fmt::format("\n{}\n", provenance);
 }
 
 std::string csv_of(const Table& table, const std::string& provenance) {
-  std::string text = "# " + provenance + "\n" + csv_row(table.columns);
+  std::string text = fmt::format("# {}\n{}", provenance, csv_row(table.columns));
   for (const auto& row : table.rows) text += csv_row(row);
   return text;
 }
