@@ -12,17 +12,19 @@
 #include "sim/studies/invariance.h"
 #include "sim/studies/memory.h"
 #include "sim/studies/one_rank.h"
+#include "sim/studies/rounding.h"
 #include "sim/studies/study.h"
 #include "sim/studies/threshold.h"
 
 namespace tpce::sim {
 
 std::span<const Study* const> studies() {
+  static const RoundingStudy rounding;
   static const InvarianceStudy invariance;
   static const ThresholdStudy threshold;
   static const OneRankStudy one_rank;
   static const MemoryStudy memory;
-  static const std::array<const Study*, 4> all{&invariance, &threshold, &one_rank, &memory};
+  static const std::array<const Study*, 5> all{&rounding, &invariance, &threshold, &one_rank, &memory};
   return all;
 }
 
