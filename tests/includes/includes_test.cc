@@ -34,7 +34,7 @@ const std::map<std::string, Strings> kAllowed = {
     {"golden", {kProblem, "tpce", "io"}},
     {"sim", {kProblem, "tpce", "reference", "simd", "io"}},
     {"tools", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim"}},
-    {"bench", {kProblem, "tpce", "simd", "io"}},
+    {"bench", {kProblem, "tpce", "simd", "io", "sim"}},
     {"tests", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim", "tools"}},
 };
 
