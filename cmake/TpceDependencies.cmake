@@ -22,6 +22,8 @@ tpce_dependency(nlohmann_json::nlohmann_json nlohmann_json PC nlohmann_json)
 tpce_dependency(OpenSSL::Crypto OpenSSL PC libcrypto)
 tpce_dependency(cmark_gfm::cmark_gfm cmark_gfm LINK "-lcmark-gfm-extensions -lcmark-gfm")
 tpce_dependency(CLI11::CLI11 CLI11 PC CLI11)
+tpce_dependency(Random123::Random123 Random123)  # headers alone, in the compiler's own path
+tpce_dependency(tomlplusplus::tomlplusplus tomlplusplus PC tomlplusplus)
 tpce_dependency(Threads::Threads Threads LINK -pthread)
 
 # Ranks over MPI are an option: everything else works without.

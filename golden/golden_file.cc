@@ -45,7 +45,7 @@ Record record_of(const Results& results, const std::vector<std::string>& columns
   record.version = results.version;
   record.method = results.method;
   for (const Result& result : results.steps) {
-    record.inputs[result.step] = result.input;
+    if (result.input) record.inputs[result.step] = *result.input;
     for (const std::string& column : columns) {
       if (const auto number = number_for(result, column)) {
         record.bits[result.step].emplace_back(column, bit_cast<std::uint32_t>(*number));
@@ -338,8 +338,8 @@ Check check_golden(const Trajectory& golden, const Results& results) {
       check.differences.push_back(fmt::format("step {}: not in the golden file", step));
     }
     const auto input = record.inputs.find(step);
-    if (input != record.inputs.end() && !(input->second == result->input)) {
-      check.notes.push_back(fmt::format("step {}: {}", step, other_input_text(result->input, input->second)));
+    if (input != record.inputs.end() && result->input && !(input->second == *result->input)) {
+      check.notes.push_back(fmt::format("step {}: {}", step, other_input_text(*result->input, input->second)));
     }
   }
   if (record.method && !(*record.method == results.method)) {

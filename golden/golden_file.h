@@ -14,7 +14,7 @@ namespace tpce::golden {
 // What a golden file is made of. The loss and the gradient norm are fp32, with the canonical NaN.
 struct Result {
   std::int64_t step = 0;
-  Input input;
+  std::optional<Input> input = {};  // none where no file stands for the step, as in training
   float loss = 0;
   float grad_norm = 0;
 };

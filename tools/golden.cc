@@ -81,11 +81,11 @@ golden::Results compute(const std::vector<std::string>& files, const std::vector
     if (!is_first_rank()) continue;
     for (const std::string& warning : result.warnings) report("warning", io::printable(files[i]) + ": " + warning);
     results.steps.push_back({.step = steps[i],
-                             .input = {.sha256 = file.sha256(),
-                                       .labels_sha256 = file.labels_sha256(),
-                                       .rows = result.loss.rows,
-                                       .vocab = result.vocab,
-                                       .dtype = file.dtype()},
+                             .input = golden::Input{.sha256 = file.sha256(),
+                                                    .labels_sha256 = file.labels_sha256(),
+                                                    .rows = result.loss.rows,
+                                                    .vocab = result.vocab,
+                                                    .dtype = file.dtype()},
                              .loss = result.loss.value,
                              .grad_norm = result.gradient_norm});
   }

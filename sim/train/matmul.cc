@@ -100,7 +100,7 @@ class Task {
  public:
   Task(const Product<float>& product, const MatmulKernels& kernels) : p_(product), kernels_(kernels) {}
 
-  void run(Range rows, Range columns) const {
+  void multiply(Range rows, Range columns) const {
     thread_local Packed packed;
     const std::int64_t depth = p_.a.cols;
     if (depth == 0) {
@@ -195,7 +195,7 @@ void multiply(const Product<float>& product, Executor& executor, const MatmulKer
     const std::int64_t i = t % row_tasks * task_rows;
     const std::int64_t j = t / row_tasks * task_columns;
     if (i >= rows || j >= columns) return;
-    task.run({i, std::min(task_rows, rows - i)}, {j, std::min(task_columns, columns - j)});
+    task.multiply({i, std::min(task_rows, rows - i)}, {j, std::min(task_columns, columns - j)});
   });
 }
 

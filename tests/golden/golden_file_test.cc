@@ -113,7 +113,7 @@ TEST(CheckGolden, ANumberOrItsBitsEditedAloneIsADifference) {
 TEST(CheckGolden, NotesOtherInputsAndMethods) {
   Results results = results_of({{2.5f, 0.5f}});
   const Trajectory golden = Trajectory::parse(make_golden(results), "g");
-  results.steps[0].input.sha256 = std::string(64, 'b');
+  results.steps[0].input->sha256 = std::string(64, 'b');
   results.method = {"legacy", {{"tp", "2"}}};
   const Check check = check_golden(golden, results);
   EXPECT_TRUE(check.equal());
@@ -127,14 +127,14 @@ TEST(CheckGolden, NotesOnlyWhatIsOtherInAnInput) {
   const Trajectory golden = Trajectory::parse(make_golden(recorded), "g");
   const auto note = [&](auto&& change) {
     Results results = recorded;
-    change(results.steps[0].input);
+    change(*results.steps[0].input);
     const Check check = check_golden(golden, results);
     return check.notes.size() == 1 ? check.notes[0] : "";
   };
-  const std::string rows = std::to_string(recorded.steps[0].input.rows);
-  const std::string vocab = std::to_string(recorded.steps[0].input.vocab);
+  const std::string rows = std::to_string(recorded.steps[0].input->rows);
+  const std::string vocab = std::to_string(recorded.steps[0].input->vocab);
   EXPECT_EQ(note([](Input& input) { input.vocab += 1; }), "step 1: the logits are " + rows + " x " +
-                                                              std::to_string(recorded.steps[0].input.vocab + 1) +
+                                                              std::to_string(recorded.steps[0].input->vocab + 1) +
                                                               ", bf16, recorded " + rows + " x " + vocab + ", bf16");
   EXPECT_EQ(note([](Input& input) { input.labels_sha256 = std::string(64, 'c'); }),
             "step 1: the labels are not those recorded (sha256 cccccccccccc..., recorded in the file of the logits)");

@@ -1,0 +1,155 @@
+// tpce train: golden files, checks against them, and runs that are stopped and go on.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <thread>
+
+#include "tests/tools/run_program.h"
+
+namespace tpce::test {
+namespace {
+
+const std::string kData = TPCE_TEST_DATA "/train/";
+
+class Train : public ::testing::TestWithParam<const char*> {
+ protected:
+  std::string config() const { return kData + GetParam() + ".toml"; }
+  std::string golden() const { return kData + GetParam() + ".txt"; }
+  Output train(const std::vector<std::string>& arguments) const {
+    std::vector<std::string> words{"train", config()};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    return run(directory, words);
+  }
+
+  TemporaryDirectory directory;
+};
+
+// The committed bytes, for every tp and thread count.
+TEST_P(Train, WritesTheCommittedGoldenFile) {
+  for (const auto& [tp, threads] :
+       {std::pair("1", "1"), std::pair("2", "3"), std::pair("4", "2"), std::pair("8", "1")}) {
+    const Output output = train({"--golden", directory / "g.txt", "--tp", tp, "--threads", threads});
+    ASSERT_EQ(output.exit_code, 0) << output.err;
+    EXPECT_EQ(output.err, "");
+    EXPECT_NE(output.out.find("wrote " + (directory / "g.txt")), std::string::npos) << output.out;
+    EXPECT_EQ(read_text(directory / "g.txt"), read_text(golden())) << "tp " << tp << ", threads " << threads;
+  }
+}
+
+TEST_P(Train, ChecksAsItRuns) {
+  const Output equal = train({"--check", golden(), "--tp", "2"});
+  EXPECT_EQ(equal.exit_code, 0) << equal.err << equal.out;
+  EXPECT_NE(equal.out.find("steps are equal"), std::string::npos) << equal.out;
+
+  std::string text = read_text(golden());
+  const std::size_t row = text.find("\n3 ") + 3;
+  const std::string loss = text.substr(row, text.find(' ', row) - row);
+  text.replace(row, loss.size(), "1.5");
+  write_text(directory / "other.txt", text);
+  const Output different = train({"--check", directory / "other.txt"});
+  EXPECT_EQ(different.exit_code, 1) << different.err;
+  EXPECT_NE(different.out.find("step 3 differs: loss is " + loss + ", expected 1.5"), std::string::npos)
+      << different.out;
+  EXPECT_EQ(std::count(different.out.begin(), different.out.end(), '\n'), 1) << different.out;
+
+  write_text(directory / "long.txt", read_text(golden()) + "1000 0.5 0.5\n");
+  const Output shorter = train({"--check", directory / "long.txt"});
+  EXPECT_EQ(shorter.exit_code, 1);
+  EXPECT_NE(shorter.out.find("step 1000 was not trained"), std::string::npos) << shorter.out;
+}
+
+TEST_P(Train, AUsualLossTrainsAnotherWay) {
+  const Output output = train({"--check", golden(), "--method", "log_softmax"});
+  EXPECT_EQ(output.exit_code, 1) << output.out;
+  EXPECT_NE(output.out.find("differs"), std::string::npos);
+}
+
+// Killed again and again, and so resumed from whatever was written last.
+TEST_P(Train, AKilledRunGoesOnToTheSameBits) {
+  using std::chrono::milliseconds;
+  std::string longer = read_text(config());
+  longer.replace(longer.find("steps = "), longer.find('\n', longer.find("steps = ")) - longer.find("steps = "),
+                 "steps = 200");
+  write_text(directory / "long.toml", longer);
+  ASSERT_EQ(run(directory, {"train", directory / "long.toml", "--golden", directory / "expected.txt"}).exit_code, 0);
+
+  const std::string checkpoint = directory / "run.checkpoint";
+  const std::vector<std::string> words{"train",    directory / "long.toml", "--checkpoint", checkpoint,
+                                       "--golden", directory / "g.txt"};
+  int stopped = 0;
+  for (int attempt = 1; attempt <= 6; ++attempt) {
+    Process process(directory, words);
+    const auto written = [&] {
+      std::error_code missing;
+      return std::filesystem::last_write_time(checkpoint, missing);
+    };
+    const auto before = written();
+    for (int wait = 0; wait < 5000 && written() == before; ++wait) std::this_thread::sleep_for(milliseconds(1));
+    const int signal = attempt % 2 == 0 ? SIGINT : SIGKILL;
+    kill(process.pid(), signal);
+    stopped += process.wait().exit_code == 128 + signal ? 1 : 0;
+  }
+  EXPECT_GE(stopped, 3);
+  const Output output = run(directory, words);
+  EXPECT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_EQ(read_text(directory / "g.txt"), read_text(directory / "expected.txt"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Small, Train, ::testing::Values("addition"), [](const auto& test) { return test.param; });
+
+TEST(TrainCommand, WritesACurve) {
+  const TemporaryDirectory directory;
+  const Output output = run(directory, {"train", kData + "addition.toml", "--curve", directory / "c.csv"});
+  ASSERT_EQ(output.exit_code, 0) << output.err;
+  const std::string csv = read_text(directory / "c.csv");
+  EXPECT_EQ(csv.rfind("step,loss,grad_norm,rows,collapsed,without_target,mean_gradient_sum,train_accuracy,", 0), 0u);
+  EXPECT_EQ(std::count(csv.begin(), csv.end(), '\n'), 26);
+  const std::string tenth = csv.substr(csv.find("\n10,") + 1, csv.find("\n11,") - csv.find("\n10,") - 1);
+  EXPECT_EQ(std::count(tenth.begin(), tenth.end(), ','), 8);
+  EXPECT_NE(tenth.back(), ',');
+}
+
+TEST(TrainCommand, RefusesInOneLineAndLeavesNothing) {
+  const TemporaryDirectory directory;
+  const std::string config = kData + "addition.toml";
+  write_text(directory / "bad.toml", "steps = \"many\"\n[task]\nkind = \"modular_addition\"\n");
+  write_text(directory / "damaged", "tpce checkpoint 1\nnonsense");
+  const std::pair<std::vector<std::string>, std::string> cases[] = {
+      {{directory / "bad.toml"}, "bad.toml: line 1: steps: got"},
+      {{directory / "none.toml"}, "none.toml"},
+      {{config, "--tp", "0"}, "tp: got 0"},
+      {{config, "--tp", "x"}, "--tp"},
+      {{config, "--method", "sofmax"}, "sofmax"},
+      {{config, "--precision", "fp7"}, "fp7"},
+      {{config, "--checkpoint", directory / "damaged"}, "damaged: is damaged"},
+      {{config, "--check", directory / "none.txt"}, "none.txt"},
+      {{config, "--golden", config}, "is the configuration"},
+      {{config, "--golden", directory / "no/g.txt"}, "g.txt"},
+  };
+  for (const auto& [arguments, expected] : cases) {
+    std::vector<std::string> words{"train"};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    const Output output = run(directory, words);
+    EXPECT_EQ(output.exit_code, 2) << expected;
+    EXPECT_EQ(output.err.rfind("tpce: error: ", 0), 0u) << output.err;
+    EXPECT_NE(output.err.find(expected), std::string::npos) << output.err;
+    EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << output.err;
+  }
+  EXPECT_EQ(directory.names(), (std::vector<std::string>{"bad.toml", "damaged"}));
+}
+
+// The configurations that are there as examples.
+TEST(TrainCommand, TinyEndsSoon) {
+  const TemporaryDirectory directory;
+  const auto start = std::chrono::steady_clock::now();
+  const Output output = run(directory, {"train", TPCE_SOURCE_DIR "/sim/train/configs/tiny.toml"});
+  EXPECT_EQ(output.exit_code, 0) << output.err;
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(60));
+  EXPECT_NE(output.out.find("step 300: loss 0.00"), std::string::npos) << output.out;
+}
+
+}  // namespace
+}  // namespace tpce::test
