@@ -191,9 +191,24 @@ def rates(results: Results) -> str:
         for vocab in results.vocabs() or [VOCAB]
         for dtype in DTYPES
     ]
-    text = table(["V", "logits", *kinds.values()], rows)
+    text = table(["V", "logits", *kinds.values()], rows) + onednn(results)
     clock = results.tpce.get("clock_ghz")
     return text + (f"\nCycles an element, at {spread(clock)} GHz:\n\n{cycles(results, clock['median'])}" if clock else "")
+
+
+def onednn(results: Results) -> str:
+    """Nothing where tpce-bench was built without it."""
+    rows = []
+    for dtype in DTYPES:
+        for threads in (1, 2):
+            shape = Shape(dtype, threads)
+            ours, other = results.ours(shape, "forward"), results.ours(shape, "onednn")
+            if ours and other:
+                rows.append([dtype, str(threads), spread(other), f"{ours['median'] / other['median']:.3g}"])
+    if not rows:
+        return ""
+    text = table(["logits", "threads", "`onednn`", "forward, of `onednn`"], rows)
+    return f"\nLog-softmax of oneDNN {results.tpce['onednn']}, V = {VOCAB}:\n\n{text}"
 
 
 def cycles(results: Results, ghz: float) -> str:

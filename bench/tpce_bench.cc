@@ -9,6 +9,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -19,10 +20,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "bench/allocations.h"
+#ifdef TPCE_ONEDNN
+#include "bench/onednn.h"
+#endif
 #include "bench/plain.h"
 #include "io/atomic_file.h"
 #include "io/logits_file.h"
@@ -196,6 +201,38 @@ void run_copy(benchmark::State& state, const Work& work) {
   state.SetItemsProcessed(state.iterations() * work.logits->elements());
 }
 
+#ifdef TPCE_ONEDNN
+// Throws where row 0 of the log-probabilities is not that of the logits: a rate of something else says nothing.
+void check_log_softmax(const ConstMatrix& logits, const void* found) {
+  const float lse = plain_kernels_for(target()).two_pass(logits.dtype, logits.data, logits.cols);
+  visit_narrow_dtype(logits.dtype, [&](auto element) {
+    using T = decltype(element);
+    for (std::int64_t j = 0; j < logits.cols; ++j) {
+      const float expected = widen(static_cast<const T*>(logits.data)[j]) - lse;
+      const float got = widen(static_cast<const T*>(found)[j]);
+      if (std::abs(got - expected) <= 0x1p-7f * std::abs(expected)) continue;  // two roundings to bf16
+      throw std::runtime_error(fmt::format("onednn: row 0, class {}: got {}, expected {}", j, got, expected));
+    }
+  });
+}
+
+void run_onednn(benchmark::State& state, const Work& work) {
+  const Memory memory(work.logits->bytes());
+  const auto log_softmax = onednn_log_softmax(work.logits->matrix(), memory.data(), work.threads);
+  if (!log_softmax) {
+    state.SkipWithError("oneDNN does not have this type on this processor");
+    return;
+  }
+  log_softmax();
+  check_log_softmax(work.logits->matrix(), memory.data());
+  for ([[maybe_unused]] auto iteration : state) {
+    log_softmax();
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations() * work.logits->elements());
+}
+#endif
+
 constexpr const char* kClock = "clock";
 
 // A cycle an addition, since each waits for the one before and none is known beforehand: what a clock cycle is, on
@@ -319,6 +356,14 @@ void register_full(const std::string& capture) {
       }
     }
   }
+#ifdef TPCE_ONEDNN
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat32}) {
+    for (const int threads : {1, 2}) {
+      add(fmt::format("{}_v128256_t64_threads{}_tp1/onednn", name_of(dtype), threads),
+          [work = Work{synthetic(dtype, 64, 128256), 1, threads}](auto& state) { run_onednn(state, work); });
+    }
+  }
+#endif
 }
 
 nlohmann::ordered_json ratios(const Rates& rates) {
@@ -350,6 +395,9 @@ nlohmann::ordered_json cycles_per_element(const Rates& rates) {
 nlohmann::ordered_json to_json(const Rates& rates) {
   nlohmann::ordered_json json = ratios(rates);
   json["target"] = target();
+#ifdef TPCE_ONEDNN
+  json["onednn"] = onednn_version();
+#endif
   json["cycles_per_element"] = cycles_per_element(rates);
   for (const auto& [name, values] : rates.all()) {
     const auto [low, high] = std::minmax_element(values.begin(), values.end());

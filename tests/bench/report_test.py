@@ -105,6 +105,21 @@ class ReportTest(unittest.TestCase):
         self.give()
         self.assertNotIn("Cycles", self.written("rates"))
 
+    def test_onednn_is_shown_where_it_was_measured(self):
+        def measured(sample):
+            sample["tpce"]["onednn"] = "2.6.3"
+            rate = {"median": 1.5, "min": 1.0, "max": 2.0}
+            sample["tpce"]["elements_per_ns"]["fp32_v128256_t64_threads1_tp1/onednn"] = rate
+
+        self.give()
+        self.assertNotIn("oneDNN", self.written("rates"))
+        self.give(measured)
+        written = self.written("rates")
+        self.assertIn("Log-softmax of oneDNN 2.6.3, V = 128256:", written)
+        # 5 / 1.5; bf16 has no line.
+        lines = "| --- | --- | --- | --- |\n| fp32 | 1 | 1.5 (1 to 2) | 3.33 |\n\n"
+        self.assertIn(lines, written)
+
     def test_memory_is_in_multiples_of_the_logits(self):
         self.give()
         # 4 bytes an element beside logits of 2, and twice that with backward.
