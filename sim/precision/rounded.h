@@ -1,21 +1,19 @@
 // Numbers of a narrow binary format whose every operation is rounded to it, to nearest, ties to even.
 //
-// An operation is done in fp64 and then rounded to the format: two roundings. The result is that of one. Let p <= 11 be
-// the format's bits, and x the exact result of a + b, a - b, a b or a / b for numbers a, b of the format. The second
-// rounding can differ from a single one only if the first moved x onto, or across, a midpoint m of two neighbouring
-// numbers of the format while x != m; m has at most p + 1 bits, so fp64 holds it, and the first rounding, which is
-// monotone, can at most move x onto m. It does so only if 0 < |x - m| <= 2^-53 |m|.
-//  - Product: at most 2 p <= 22 bits, so fp64 holds x and there is one rounding only.
-//  - Quotient: x - m = (a - m b) / b. a - m b is not 0 and a multiple of the smaller of ulp(a) and ulp(m) ulp(b), so
-//    |x - m| / |m| is at least 2^-(2 p + 1) >= 2^-23.
-//  - Sum and difference: x is a multiple of ulp(b), b the smaller operand. If ulp(b) >= 2^-52 |x| fp64 holds x. Else b
-//    is so far below a, 2^-52 |x| 2^p at most, that it can only break a tie between a, a number of the format, and its
-//    neighbours; m is half an ulp of the format away from a, 2^-(p + 1) |a| or more, which |b| does not reach.
-// Figueroa ("When is double rounding innocuous?", 1995) has the condition as P >= 2 p + 2 for normal results: 53 >= 24
-// holds here, and for p = 11 even fp32 has it, 24 >= 24. But fp32 rounds its subnormals too: products of tf32 numbers
-// near 2^-137 would be rounded twice. fp64 has no subnormals here, since a format with the exponents of fp32 makes no
-// product below 2^-298. The argument above uses no lower end of the format's exponents but that its numbers are
-// multiples of its smallest: so it holds for subnormal results, whose midpoints have fewer bits.
+// An operation is done in fp64 and then rounded to the format, and the result is that of one rounding. Let p be the
+// format's bits, at most 11, and x the exact result for numbers a, b of the format. Both roundings are monotone, and
+// the midpoints of neighbouring numbers of the format have at most p + 1 bits, so fp64 holds them: the first rounding
+// moves x across none. It does harm only if it moves x onto a midpoint m that x is not, so only if 0 < |x - m| <= 2^-53
+// |m|.
+//  - Product: x has at most 2 p <= 22 bits, so fp64 holds it. It is at least 2^-298 in size: no subnormal of fp64.
+//  - Quotient: x - m = (a - m b) / b. As multiples of the last places of their factors, a - m b is 0 or at least the
+//    smaller of 2^-p |a| and 2^-(2 p + 1) |m b|, so |x - m| is 0 or about 2^-23 |m| at least.
+//  - Sum and difference: x is a multiple of the last place of the smaller operand b. If fp64 does not hold x, |b| is
+//    below 2^(p - 52) |x|: too small to bring x from a, which the format holds, near a midpoint, 2^-(p + 1) |a| away.
+// Nothing here asks for the lower end of the format's exponents, so subnormal results are covered: their midpoints have
+// fewer bits still. Figueroa ("When is double rounding innocuous?", 1995) states it as P >= 2 p + 2, for normal
+// results. fp32 has that for p = 11 too, 24 >= 24, but its own subnormals would round products of tf32 near 2^-137
+// twice (tests/sim/precision_test.cc).
 #pragma once
 
 #include <bit>
@@ -40,12 +38,13 @@ struct Tf32Format {
 // The number of the format nearest to x, ties to even, subnormals kept; infinite beyond the largest by half an ulp.
 template <class Format>
 double round_to_format(double x) {
-  constexpr std::uint64_t kExponentBias = 1023, kExponentMask = 0x7ff;
+  constexpr std::uint64_t kExponentMask = 0x7ff;
   constexpr std::uint64_t kLowest = static_cast<std::uint64_t>(Format::kMinExponent + 1023);
-  constexpr double kMax =
-      (2.0 - 1.0 / (1 << (Format::kBits - 1))) * std::bit_cast<double>((kExponentBias + Format::kMaxExponent) << 52);
+  constexpr std::uint64_t kHighest = static_cast<std::uint64_t>(Format::kMaxExponent + 1023);
+  constexpr double kMax = (2.0 - 1.0 / (1 << (Format::kBits - 1))) * std::bit_cast<double>(kHighest << 52);
   const std::uint64_t exponent = (std::bit_cast<std::uint64_t>(x) >> 52) & kExponentMask;
   if (exponent == kExponentMask) return x;  // infinite or NaN
+  if (exponent > kHighest) return std::copysign(std::numeric_limits<double>::infinity(), x);
   // Added to x, 3/2 2^52 ulp leaves a sum whose unit in the last place is the format's: the addition rounds.
   constexpr std::uint64_t kShift = 52 - (Format::kBits - 1), kHalf = std::uint64_t{1} << 51;
   const double shift = std::bit_cast<double>((((exponent < kLowest ? kLowest : exponent) + kShift) << 52) | kHalf);
