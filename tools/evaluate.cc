@@ -338,7 +338,8 @@ Evaluation evaluate_alone(const io::LogitsFile& file, const Request& request, co
   Evaluation evaluation = request.choice.backend == "simulator"
                               ? evaluate_simulated(problem, request.choice.method, request.options, sink)
                               : evaluate_reference(problem, request, sink);
-  evaluation.collapsed_rows = count_collapsed(evaluation.nll, canonical_nll(problem, request));
+  evaluation.collapsed_rows =
+      request.choice.method.is_softmax ? count_collapsed(evaluation.nll, canonical_nll(problem, request)) : -1;
   evaluation.tp = problem.plan().tp();
   evaluation.vocab = problem.vocab();
   return evaluation;

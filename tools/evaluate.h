@@ -31,9 +31,10 @@ struct GradientSink {
 
 struct Evaluation {
   Loss loss;
-  std::vector<float> nll = {};      // [T]
-  float gradient_norm = 0.0f;       // of the fp32 gradient, before it is rounded to the sink's type
-  std::int64_t collapsed_rows = 0;  // loss exactly 0 although the canonical loss of the row is not
+  std::vector<float> nll = {};  // [T]
+  float gradient_norm = 0.0f;   // of the fp32 gradient, before it is rounded to the sink's type
+  // Loss exactly 0 although the canonical loss of the row is not; -1 where the method has another loss.
+  std::int64_t collapsed_rows = 0;
   std::int64_t tp = 1;
   std::int64_t vocab = 0;
   std::vector<std::string> warnings = {};  // values that the certified method could not decide

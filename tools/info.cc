@@ -110,7 +110,10 @@ nlohmann::ordered_json to_json(const Cpu& cpu) {
     json["targets"].push_back({{"name", target.name}, {"supported", target.supported}});
   }
   for (const MethodInfo& method : methods()) {
-    json["methods"].push_back({{"name", method.name}, {"backends", method.backends}, {"summary", method.summary}});
+    json["methods"].push_back({{"name", method.name},
+                               {"backends", method.backends},
+                               {"softmax", method.is_softmax},
+                               {"summary", method.summary}});
   }
   for (const Library& library : libraries()) json["libraries"][library.name] = library.version;
   return json;

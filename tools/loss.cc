@@ -30,8 +30,8 @@ constexpr const char* kExamples = R"(Examples:
       the loss of each row, and the gradient in the type of the training
 
 JSON: loss (null where it is not finite), loss_bits (fp32, always), rows, valid_rows, grad_norm, grad_norm_bits,
-backend, method, tp, collapsed_rows (loss exactly 0 although the canonical loss is not), and loss_fp64, reduction,
-dtype, vocab. With reduction none there is no loss to give: null, and the bits of NaN, 0x7fc00000.)";
+backend, method, tp, collapsed_rows (loss exactly 0 although the canonical loss is not; null with stablemax, which is
+another loss), and loss_fp64, reduction, dtype, vocab. With reduction none there is no loss to give: null, and the bits of NaN, 0x7fc00000.)";
 
 struct LossCommand {
   ProblemOptions problem;
@@ -56,6 +56,11 @@ void check_outputs(const LossCommand& command, const io::LogitsRequest& input) {
   }
 }
 
+// Null where the method's loss is another than the canonical one.
+nlohmann::ordered_json collapsed_json(const Evaluation& result) {
+  return result.collapsed_rows >= 0 ? nlohmann::ordered_json(result.collapsed_rows) : nlohmann::ordered_json(nullptr);
+}
+
 nlohmann::ordered_json to_json(const Evaluation& result, const Request& request, DType dtype) {
   return {{"loss", number_json(result.loss.value)},
           {"loss_bits", bits_text(result.loss.value)},
@@ -67,7 +72,7 @@ nlohmann::ordered_json to_json(const Evaluation& result, const Request& request,
           {"backend", request.choice.backend},
           {"method", request.choice.method.name},
           {"tp", result.tp},
-          {"collapsed_rows", result.collapsed_rows},
+          {"collapsed_rows", collapsed_json(result)},
           {"reduction", name_of(request.options.reduction)},
           {"dtype", name_of(dtype)},
           {"vocab", result.vocab}};
@@ -83,7 +88,11 @@ std::string to_text(const Evaluation& result, const Request& request, DType dtyp
   }
   text += fmt::format("grad norm  {}  {}\n", number_text(result.gradient_norm), bits_text(result.gradient_norm));
   text += fmt::format("rows       {}, of which {} valid\n", result.loss.rows, result.loss.valid_rows);
-  text += fmt::format("collapsed  {} rows are exactly 0 although the canonical loss is not\n", result.collapsed_rows);
+  if (result.collapsed_rows >= 0) {
+    text += fmt::format("collapsed  {} rows are exactly 0 although the canonical loss is not\n", result.collapsed_rows);
+  } else {
+    text += "collapsed  not counted: this is another loss than the canonical one\n";
+  }
   text += fmt::format("method     {} by {}, tp {}\n", request.choice.method.name, request.choice.backend, result.tp);
   text += fmt::format("logits     {} x {}, {}\n", result.loss.rows, result.vocab, name_of(dtype));
   return text;

@@ -70,7 +70,8 @@ const std::vector<MethodInfo>& methods() {
     for (const auto& [name, summary] : references) list.push_back({name, {"reference"}, summary});
     for (const sim::Method* method : sim::methods()) {
       if (method->is_order_free()) continue;  // the first of the list, which has backends of its own
-      list.push_back({std::string(method->name()), {"simulator"}, std::string(method->summary()), true});
+      list.push_back(
+          {std::string(method->name()), {"simulator"}, std::string(method->summary()), true, method->is_softmax()});
     }
     return list;
   }();

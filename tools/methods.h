@@ -16,6 +16,7 @@ struct MethodInfo {
   std::vector<std::string> backends;  // that run it, the default first
   std::string summary;
   bool bits_depend_on_order = false;  // of sums, and so on tp
+  bool is_softmax = true;             // else its loss is another than the canonical one
 };
 
 // Every method that this build has, the canonical one first.

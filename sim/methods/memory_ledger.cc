@@ -8,6 +8,7 @@ std::int64_t MemoryLedger::bytes(const HeldTensor& buffer) const {
   std::int64_t columns = 1;
   if (buffer.shape == Shape::kAllClasses) columns = problem.vocab;
   if (buffer.shape == Shape::kLocalClasses) columns = (problem.vocab + problem.tp - 1) / problem.tp;
+  if (buffer.shape == Shape::kOnePerRowAndRank) columns = problem.tp;
   return problem.rows * columns * static_cast<std::int64_t>(size_of(buffer.dtype));
 }
 

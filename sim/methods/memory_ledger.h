@@ -22,9 +22,10 @@ struct Problem {
 };
 
 enum class Shape : std::uint8_t {
-  kLocalClasses,  // [T, V_local], V_local = ceil(V / tp)
-  kAllClasses,    // [T, V]
-  kOnePerRow,     // [T, 1]
+  kLocalClasses,      // [T, V_local], V_local = ceil(V / tp)
+  kAllClasses,        // [T, V]
+  kOnePerRow,         // [T, 1]
+  kOnePerRowAndRank,  // [T, tp]
 };
 
 // Who keeps the buffer alive. A caller's buffer is listed where the method reads or returns it, but not counted.

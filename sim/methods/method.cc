@@ -10,9 +10,13 @@
 #include "sim/methods/all_gather_cross_entropy.h"
 #include "sim/methods/canonical.h"
 #include "sim/methods/cross_entropy.h"
+#include "sim/methods/liger_vocab_parallel.h"
 #include "sim/methods/log_softmax.h"
+#include "sim/methods/megatron.h"
+#include "sim/methods/online.h"
 #include "sim/methods/softplus_eager.h"
 #include "sim/methods/softplus_recompute.h"
+#include "sim/methods/stablemax.h"
 #include "sim/order/names.h"
 #include "tpce/binned_sum.h"
 #include "tpce/checks.h"
@@ -225,9 +229,17 @@ std::span<const Method* const> methods() {
   static const SoftplusRecompute softplus_recompute;
   static const CrossEntropy cross_entropy;
   static const AllGatherCrossEntropy all_gather_cross_entropy;
+  static const Megatron megatron(Megatron::Form::kUnfused), megatron_fused(Megatron::Form::kFused);
+  static const Online transformer_engine(Online::Form::kTransformerEngine);
+  static const Online flash_attention(Online::Form::kFlashAttention);
+  static const Online liger(Online::Form::kLiger);
+  static const LigerVocabParallel liger_vocab_parallel;
+  static const StableMax stablemax;
   static const Canonical canonical;
-  static const std::array<const Method*, 6> all{&log_softmax,   &softplus_eager,           &softplus_recompute,
-                                                &cross_entropy, &all_gather_cross_entropy, &canonical};
+  static const std::array<const Method*, 13> all{
+      &log_softmax,    &softplus_eager,     &softplus_recompute, &cross_entropy, &all_gather_cross_entropy, &megatron,
+      &megatron_fused, &transformer_engine, &flash_attention,    &liger,         &liger_vocab_parallel,     &stablemax,
+      &canonical};
   return all;
 }
 

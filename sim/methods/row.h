@@ -42,10 +42,13 @@ struct Row {
   }
 
   // Sum of a row-long buffer: each rank adds its part in order.classes, then SUM all-reduce in order.ranks.
-  Real all_reduce_sum(std::span<const Real> terms) const {
+  Real all_reduce_sum(std::span<const Real> terms) const { return all_reduce_sum(terms, place); }
+
+  // The same where the ranks' sums stand elsewhere in the buffer that is reduced.
+  Real all_reduce_sum(std::span<const Real> terms, BufferPlace place_of_sum) const {
     std::vector<Real> by_rank;
     for (std::int64_t rank = 0; rank < tp(); ++rank) by_rank.push_back(sum(order.classes, part(terms, rank)));
-    return sim::all_reduce_sum(order.ranks, std::span<const Real>(by_rank), place);
+    return sim::all_reduce_sum(order.ranks, std::span<const Real>(by_rank), place_of_sum);
   }
 
   // SUM all-reduce of a value that one rank holds while the others contribute 0: exact, but -0 becomes +0.

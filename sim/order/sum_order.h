@@ -24,6 +24,7 @@ enum class SumOrderKind : std::uint8_t {
   kLanes16,
   kCascade,
   kGpuTree,
+  kNumpy,
   kSplitK,
   kRandom
 };
@@ -32,7 +33,7 @@ struct SumOrder {
   SumOrderKind kind = SumOrderKind::kSequential;
   std::uint64_t parameter = 0;  // number of splits, seed; 0 where the kind takes none
 
-  static const SumOrder kSequential, kPairwise, kLanes8, kLanes16, kCascade, kGpuTree;
+  static const SumOrder kSequential, kPairwise, kLanes8, kLanes16, kCascade, kGpuTree, kNumpy;
   static constexpr SumOrder split_k(std::uint64_t splits);  // splits >= 1
   static constexpr SumOrder random(std::uint64_t seed);
 
@@ -45,6 +46,7 @@ inline constexpr SumOrder SumOrder::kLanes8{SumOrderKind::kLanes8, 0};
 inline constexpr SumOrder SumOrder::kLanes16{SumOrderKind::kLanes16, 0};
 inline constexpr SumOrder SumOrder::kCascade{SumOrderKind::kCascade, 0};
 inline constexpr SumOrder SumOrder::kGpuTree{SumOrderKind::kGpuTree, 0};
+inline constexpr SumOrder SumOrder::kNumpy{SumOrderKind::kNumpy, 0};
 constexpr SumOrder SumOrder::split_k(std::uint64_t splits) { return {SumOrderKind::kSplitK, splits}; }
 constexpr SumOrder SumOrder::random(std::uint64_t seed) { return {SumOrderKind::kRandom, seed}; }
 
@@ -56,14 +58,16 @@ struct SumOrderInfo {
 };
 
 // The one list of the orders, in that of the kinds: names, help texts, studies and tests derive from it.
-inline constexpr std::array<SumOrderInfo, 8> kSumOrders{{
+inline constexpr std::array<SumOrderInfo, 9> kSumOrders{{
     {SumOrder::kSequential, "sequential", "a plain loop, and a Triton or CUDA thread that owns a whole row"},
-    {SumOrder::kPairwise, "pairwise", "halving down to single terms, as XLA's tree and, above 128 terms, NumPy's sum"},
+    {SumOrder::kPairwise, "pairwise", "halving down to single terms, as XLA's tree"},
     {SumOrder::kLanes8, "lanes8", "one AVX2 register of 8 lanes, then a tree: PyTorch's CPU softmax and log_softmax"},
     {SumOrder::kLanes16, "lanes16", "one AVX-512 register of 16 lanes, then a tree: the same code on AVX-512"},
     {SumOrder::kCascade, "cascade", "torch.sum on a CPU with AVX2: 4 registers of 8 lanes, restarted every 16 steps"},
     {SumOrder::kGpuTree, "gpu_tree",
      "a block of 256 threads striding over the row, then warp shuffles, then a last warp"},
+    {SumOrder::kNumpy, "numpy",
+     "NumPy's sum, which Triton's interpreter calls: 8 accumulators up to 128 terms, halves above"},
     {SumOrder::split_k(4), "split_k", "neighbouring pieces, each in a plain loop, then added in turn: split-K kernels",
      "SPLITS"},
     {SumOrder::random(1), "random", "a plain loop over a permutation: what atomic additions may come to", "SEED"},
@@ -161,6 +165,27 @@ Real sum_gpu_tree(std::span<const Real> terms) {
   return fold_halves(std::span<Real>(warps));
 }
 
+// NumPy's pairwise sum: up to 128 terms, term i goes to accumulator i mod 8, the accumulators are added in a tree of
+// neighbours, and what is left over comes last; above, halves that are multiples of 8.
+template <class Real>
+Real sum_numpy(std::span<const Real> terms) {
+  constexpr std::size_t kLanes = 8, kBlock = 128;
+  if (terms.size() < kLanes) return sum_sequential(terms);
+  if (terms.size() > kBlock) {
+    const std::size_t half = terms.size() / 2 / kLanes * kLanes;
+    return sum_numpy(terms.first(half)) + sum_numpy(terms.subspan(half));
+  }
+  std::array<Real, kLanes> lanes;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = terms[lane];
+  std::size_t i = kLanes;
+  for (; i + kLanes <= terms.size(); i += kLanes) {
+    for (std::size_t lane = 0; lane < kLanes; ++lane) lanes[lane] = lanes[lane] + terms[i + lane];
+  }
+  Real total = ((lanes[0] + lanes[1]) + (lanes[2] + lanes[3])) + ((lanes[4] + lanes[5]) + (lanes[6] + lanes[7]));
+  for (; i < terms.size(); ++i) total = total + terms[i];
+  return total;
+}
+
 // Pieces of ceil(count / splits) neighbours; splits >= 1.
 template <class Real>
 Real sum_split_k(std::span<const Real> terms, std::uint64_t splits) {
@@ -201,6 +226,8 @@ Real sum(const SumOrder& order, std::span<const Real> terms) {
       return sum_cascade(terms);
     case SumOrderKind::kGpuTree:
       return sum_gpu_tree(terms);
+    case SumOrderKind::kNumpy:
+      return sum_numpy(terms);
     case SumOrderKind::kSplitK:
       return sum_split_k(terms, order.parameter);
     case SumOrderKind::kRandom:

@@ -158,7 +158,10 @@ CollapseReport study_collapse(const CollapseProblem& problem) {
         fmt::format("vocab: got {}, expected 2..{}", problem.vocab, CollapseProblem::kMaxVocab));
   }
   MarginRow row = MarginRow::normal(problem.vocab);
-  const std::vector<Contender> contenders = all_contenders({problem.tp, problem.order});
+  std::vector<Contender> contenders;
+  for (const std::string& name : problem.methods) {
+    contenders.push_back(contender_of(method_from_name(name), {problem.tp, problem.order}));
+  }
   CollapseReport report{problem, {}, {}, {}, {}, first_zero_by_order(row)};
   for (const Contender& contender : contenders) {
     report.names.push_back(contender.name);

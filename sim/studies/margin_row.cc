@@ -55,7 +55,7 @@ CertifiedValues MarginRow::certified(float target_logit) {
   if (!truth.loss.certified || !truth.target_gradient.certified) {
     throw std::runtime_error("margin " + std::to_string(margin(target_logit)) + ": loss or gradient not certified");
   }
-  return {truth.loss.fp32, truth.target_gradient.fp32};
+  return {truth.loss.fp32, truth.target_gradient.fp32, truth.loss.fp64, truth.target_gradient.fp64};
 }
 
 }  // namespace tpce::sim

@@ -8,10 +8,12 @@
 
 namespace tpce::sim {
 
-// The certified values of a row at one target logit.
+// The certified values of a row at one target logit, rounded to fp32 and to fp64.
 struct CertifiedValues {
   float loss = 0.0f;
   float target_grad = 0.0f;
+  double loss_fp64 = 0.0;
+  double target_grad_fp64 = 0.0;
 };
 
 class MarginRow {

@@ -31,7 +31,7 @@ TEST(MemoryLedger, ExplainsThePublishedPeaks) {
 }
 
 // The tables of docs/memory.md, in bf16 tensors of [T, V_local]: an fp32 one is 2. What is left over are [T, 1]
-// tensors, at most 5 of them.
+// tensors, at most 6 fp32 ones, or one for each rank.
 TEST(MemoryLedger, PhasesAreThoseOfTheDocumentation) {
   struct Documented {
     std::string_view method;
@@ -44,6 +44,14 @@ TEST(MemoryLedger, PhasesAreThoseOfTheDocumentation) {
       {"softplus_eager", Execution::kEager, {2, 2, 2, 2, 3}},
       {"softplus_recompute", Execution::kEager, {3, 3, 3, 4}},
       {"softplus_recompute", Execution::kCompiled, {1, 2}},
+      {"megatron", Execution::kEager, {2, 2, 2, 2, 3}},
+      {"megatron_fused", Execution::kCompiled, {2, 2, 2, 2, 3}},
+      {"transformer_engine", Execution::kCompiled, {0, 2, 2, 3}},
+      {"flash_attention", Execution::kCompiled, {1, 1, 2}},
+      {"liger", Execution::kCompiled, {0, 1, 1}},
+      {"liger_vocab_parallel", Execution::kCompiled, {0, 2, 2, 3}},
+      {"stablemax", Execution::kCompiled, {1, 2}},
+      {"canonical", Execution::kCompiled, {1, 2}},
   };
   constexpr std::int64_t kUnit = 16384LL * 64128 * 2;
   for (const Documented& documented : table) {
@@ -51,7 +59,7 @@ TEST(MemoryLedger, PhasesAreThoseOfTheDocumentation) {
     std::vector<std::int64_t> phases;
     for (const Phase& phase : ledger.phases) {
       phases.push_back(ledger.bytes(phase) / kUnit);
-      EXPECT_LE(ledger.bytes(phase) % kUnit, 5 * 16384 * 4) << documented.method << ": " << phase.name;
+      EXPECT_LE(ledger.bytes(phase) % kUnit, 6 * 16384 * 4) << documented.method << ": " << phase.name;
     }
     EXPECT_EQ(phases, documented.phases) << documented.method;
   }

@@ -46,8 +46,8 @@ inline Ran run_on(const Method& method, Rows rows, const ShardPlan& plan, Method
     parts.push_back(gradients.column_range(plan.first_class(s), plan.width(s)));
   }
   const Batch batch{plan, shards, Labels(rows.labels.data(), count), rows.vocab};
-  const MethodInput input{batch, input_without_batch.options, input_without_batch.order, input_without_batch.upstream,
-                          parts};
+  const MethodInput input{batch, input_without_batch.options,  input_without_batch.order, input_without_batch.upstream,
+                          parts, input_without_batch.precision};
   return {run(method, input), gradient};
 }
 

@@ -42,7 +42,7 @@ TEST(SumOrder, BadNamesAreNamed) {
   };
   EXPECT_EQ(error_of("fast"),
             "sum order: got 'fast', expected one of sequential, pairwise, lanes8, lanes16, cascade, gpu_tree, "
-            "split_k:SPLITS, random:SEED");
+            "numpy, split_k:SPLITS, random:SEED");
   EXPECT_EQ(error_of("split_k:0"),
             "sum order: got 'split_k:0', expected split_k:SPLITS with a whole number of at least 1");
   for (const char* name : {"random", "lanes8:2", "split_k", "split_k:", "split_k:-1", "random:7x", "random:-1", ""}) {
@@ -127,6 +127,23 @@ TEST(SumOrder, GpuTreeGivesEachThreadAStride) {
   EXPECT_EQ(sum_of(SumOrder::kGpuTree, terms_with(256, {{0, 1.0f}, {16, kHalfUlp}, {8, kHalfUlp}})), 1.0f);
   EXPECT_EQ(sum_of(SumOrder::kGpuTree, terms_with(256, {{0, 1.0f}, {33, kHalfUlp}, {34, kHalfUlp}})),
             1.0f + 2 * kHalfUlp);
+}
+
+TEST(SumOrder, NumpyHasEightAccumulatorsAndHalves) {
+  // Terms 0 and 8 share an accumulator; 1 and 9 another, which meets the first at the end.
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(16, {{0, 1.0f}, {8, kHalfUlp}})), 1.0f);
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(16, {{0, 1.0f}, {1, kHalfUlp}, {9, kHalfUlp}})), 1.0f + 2 * kHalfUlp);
+  // Neighbours are added first: 2 and 3 meet before 0.
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(8, {{0, 1.0f}, {2, kHalfUlp}, {3, kHalfUlp}})), 1.0f + 2 * kHalfUlp);
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(8, {{0, 1.0f}, {1, kHalfUlp}, {4, kHalfUlp}})), 1.0f);
+  // What does not fill eight comes last, one by one.
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(10, {{0, 1.0f}, {8, kHalfUlp}, {9, kHalfUlp}})), 1.0f);
+  // 264 terms split at 128, not 132; 136 at 64.
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(264, {{0, 1.0f}, {128, kHalfUlp}, {136, kHalfUlp}})),
+            1.0f + 2 * kHalfUlp);
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(136, {{0, 1.0f}, {64, kHalfUlp}, {72, kHalfUlp}})),
+            1.0f + 2 * kHalfUlp);
+  EXPECT_EQ(sum_of(SumOrder::kNumpy, terms_with(128, {{0, 1.0f}, {64, kHalfUlp}, {72, kHalfUlp}})), 1.0f);
 }
 
 // Three splits of 7 terms are of 3, 3 and 1.
