@@ -35,6 +35,9 @@ double depth_of(const SumOrder& order, std::int64_t vocab) {
       const double run = std::exp2(std::max(4.0, std::floor(std::ceil(std::log2(steps)) / 4)));
       return 3 * run + std::max(run, steps / (run * run * run)) + 4 + 4 + 8 + 31;
     }
+    case SumOrderKind::kNumpy:  // 16 in an accumulator, 3 among the 8, 7 left over; then halves, which differ by up to
+                                // 8
+      return 15 + 3 + 7 + std::max(0.0, std::ceil(std::log2(n / 128)) + 1);
     case SumOrderKind::kSplitK:
       return std::ceil(n / static_cast<double>(order.parameter)) + static_cast<double>(order.parameter);
     case SumOrderKind::kSequential:
