@@ -61,7 +61,7 @@ sim::TrainConfig config_of(const TrainCommand& command) {
 
 golden::Results results_of(const sim::TrainConfig& config, const std::vector<sim::StepResult>& history) {
   golden::Results results{.version = TPCE_VERSION, .method = {.name = config.loss.method}, .steps = {}};
-  if (!sim::is_free_of_tp(config.loss)) results.method.details.emplace_back("tp", std::to_string(config.loss.tp));
+  if (!sim::is_free_of_tp(config)) results.method.details.emplace_back("tp", std::to_string(config.loss.tp));
   if (config.loss.precision != "fp32") results.method.details.emplace_back("precision", config.loss.precision);
   const std::string identity = sim::identity_of(config);
   results.method.details.emplace_back("config", io::sha256(std::as_bytes(std::span(identity))).substr(0, 16));

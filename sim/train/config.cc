@@ -4,11 +4,13 @@
 #include <fmt/ranges.h>
 #include <toml++/toml.h>
 
+#include <filesystem>
 #include <set>
 #include <sstream>
 
 #include "io/error.h"
 #include "io/mapped_file.h"
+#include "io/sha256.h"
 
 namespace tpce::sim {
 
@@ -59,6 +61,25 @@ class Table {
     values.clear();
     for (const toml::node& element : *node->as_array()) {
       values.push_back(static_cast<Integer>(whole_of(key, element, limits, expected)));
+    }
+  }
+
+  void flag(const char* key, bool& value) {
+    const toml::node* node = find(key);
+    if (node == nullptr) return;
+    if (!node->is_boolean()) refuse(key, *node, "true or false");
+    value = *node->value<bool>();
+  }
+
+  // Must be there.
+  void texts(const char* key, std::vector<std::string>& values) {
+    const toml::node* node = find(key);
+    const char* expected = "a list of strings";
+    if (node == nullptr) io::fail(file_, "{} is missing, expected {}", full(key), expected);
+    if (!node->is_array() || node->as_array()->empty()) refuse(key, *node, expected);
+    for (const toml::node& element : *node->as_array()) {
+      if (!element.is_string()) refuse(key, element, expected);
+      values.push_back(*element.value<std::string>());
     }
   }
 
@@ -135,6 +156,27 @@ void check_prime(const std::string& path, std::int64_t prime) {
   }
 }
 
+void read_text(const std::string& path, Table& task, Table& model, TrainConfig& config) {
+  task.texts("files", config.files);
+  for (std::string& file : config.files) {
+    file = (std::filesystem::path(path).parent_path() / file).lexically_normal().string();
+    if (!std::filesystem::is_regular_file(file)) io::fail(path, "task.files: {} is no file", io::printable(file));
+  }
+  task.whole("vocab", {257, 65536}, config.vocab);
+  task.whole("sequence", {2, 4096}, config.sequence);
+  task.whole("batch", {1, 4096}, config.batch);
+  task.whole("train_tokens", {0, 1e12}, config.train_tokens);
+  TransformerShape& shape = config.transformer;
+  model.whole("width", {2, 16384}, shape.width);
+  model.whole("layers", {1, 128}, shape.layers);
+  model.whole("heads", {1, 256}, shape.heads);
+  model.whole("feed_forward", {1, 65536}, shape.feed_forward);
+  model.flag("partial_sums", config.partial_sums);
+  if (shape.width % (2 * shape.heads) != 0) {
+    io::fail(path, "model.width: got {}, expected a multiple of 2 heads = {}", shape.width, 2 * shape.heads);
+  }
+}
+
 }  // namespace
 
 TrainConfig read_config(const std::string& path) {
@@ -148,12 +190,17 @@ TrainConfig read_config(const std::string& path) {
 
   Table task = root.table("task");
   std::string kind;
-  task.choice("kind", {"modular_addition"}, kind);
+  task.choice("kind", {"modular_addition", "text"}, kind);
   Table model = root.table("model");
-  task.whole("prime", {2, 1009}, config.prime);
-  task.real("train_share", {0.01, 0.99}, config.train_share);
-  model.list("hidden", {1, 65536}, config.hidden);
-  check_prime(path, config.prime);
+  if (kind == "text") {
+    config.task = TaskKind::kText;
+    read_text(path, task, model, config);
+  } else {
+    task.whole("prime", {2, 1009}, config.prime);
+    task.real("train_share", {0.01, 0.99}, config.train_share);
+    model.list("hidden", {1, 65536}, config.hidden);
+    check_prime(path, config.prime);
+  }
   task.finish();
   model.finish();
 
@@ -181,15 +228,28 @@ TrainConfig read_config(const std::string& path) {
   return config;
 }
 
+bool is_free_of_tp(const TrainConfig& config) {
+  return is_free_of_tp(config.loss) && !(config.task == TaskKind::kText && config.partial_sums);
+}
+
 std::string identity_of(const TrainConfig& config) {
   std::string text = fmt::format("seed {}\n", config.seed);
-  text += fmt::format("modular_addition {} {:a} hidden {}\n", config.prime, config.train_share,
-                      fmt::join(config.hidden, " "));
+  if (config.task == TaskKind::kModularAddition) {
+    text += fmt::format("modular_addition {} {:a} hidden {}\n", config.prime, config.train_share,
+                        fmt::join(config.hidden, " "));
+  } else {
+    for (const std::string& file : config.files) text += fmt::format("text {}\n", io::sha256_of_file(file));
+    text += fmt::format("vocab {} sequence {} batch {} train_tokens {}\n", config.vocab, config.sequence, config.batch,
+                        config.train_tokens);
+    const TransformerShape& shape = config.transformer;
+    text += fmt::format("transformer {} {} {} {} partial_sums {}\n", shape.width, shape.layers, shape.heads,
+                        shape.feed_forward, config.partial_sums);
+  }
   const AdamWOptions& adamw = config.optimizer;
   text += fmt::format("adamw {:a} {:a} {:a} {:a} {:a} warmup {} clip {:a}\n", adamw.learning_rate, adamw.beta1,
                       adamw.beta2, adamw.eps, adamw.weight_decay, config.warmup_steps, config.clip_grad_norm);
   text += fmt::format("loss {} {}", config.loss.method, config.loss.precision);
-  if (!is_free_of_tp(config.loss)) text += fmt::format(" tp {}", config.loss.tp);
+  if (!is_free_of_tp(config)) text += fmt::format(" tp {}", config.loss.tp);
   return text + "\n";
 }
 

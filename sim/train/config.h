@@ -7,6 +7,7 @@
 
 #include "sim/train/adamw.h"
 #include "sim/train/loss_head.h"
+#include "sim/train/transformer_shape.h"
 
 namespace tpce::sim {
 
@@ -24,17 +25,31 @@ struct TrainConfig {
   double train_share = 0.7;
   std::vector<std::int64_t> hidden = {200, 200};
 
+  // The next token of a text, learned by a transformer on random sequences; its vocab and sequence are those here.
+  std::vector<std::string> files;
+  std::int64_t vocab = 4096;
+  std::int64_t sequence = 128;
+  std::int64_t batch = 16;        // sequences a step
+  std::int64_t train_tokens = 0;  // train on the first of them alone; 0: on all that are not held out
+  TransformerShape transformer;
+  bool partial_sums = false;  // TransformerShape::partial_sums is tp
+
   AdamWOptions optimizer;
   std::int64_t warmup_steps = 0;  // over which the learning rate rises from 0
   double clip_grad_norm = 0.0;    // 0: never
   LossOptions loss;
 };
 
-// Throws std::invalid_argument, one line that names the file, the line and the key: text that is not TOML, an unknown
-// key, a value of another type or out of range, a key that is missing.
+// Files that it names are relative to its own folder. Throws std::invalid_argument, one line that names the file, the
+// line and the key: text that is not TOML, an unknown key, a value of another type or out of range, a key that is
+// missing.
 TrainConfig read_config(const std::string& path);
 
-// Everything that a bit of the trajectory depends on, in one text; not the number of steps, so that a run may go on.
+// True where no bit of the trajectory depends on tp.
+bool is_free_of_tp(const TrainConfig& config);
+
+// Everything that a bit of the trajectory depends on, in one text, the contents of its files among it; not the number
+// of steps, so that a run may go on. Throws where a file cannot be read.
 std::string identity_of(const TrainConfig& config);
 
 }  // namespace tpce::sim

@@ -5,11 +5,15 @@
 
 #include "sim/train/checkpoint.h"
 #include "sim/train/modular_addition.h"
+#include "sim/train/text_task.h"
 #include "tpce/float_mode.h"
 
 namespace tpce::sim {
 
-std::unique_ptr<Task> make_task(const TrainConfig& config) { return std::make_unique<ModularAddition>(config); }
+std::unique_ptr<Task> make_task(const TrainConfig& config) {
+  if (config.task == TaskKind::kText) return std::make_unique<TextTask>(config);
+  return std::make_unique<ModularAddition>(config);
+}
 
 Trainer::Trainer(const TrainConfig& config, Executor& executor)
     : config_(config),

@@ -74,6 +74,7 @@ TEST_P(Train, AKilledRunGoesOnToTheSameBits) {
   longer.replace(longer.find("steps = "), longer.find('\n', longer.find("steps = ")) - longer.find("steps = "),
                  "steps = 200");
   write_text(directory / "long.toml", longer);
+  write_text(directory / "text_source.txt", read_text(kData + "text_source.txt"));
   ASSERT_EQ(run(directory, {"train", directory / "long.toml", "--golden", directory / "expected.txt"}).exit_code, 0);
 
   const std::string checkpoint = directory / "run.checkpoint";
@@ -98,7 +99,8 @@ TEST_P(Train, AKilledRunGoesOnToTheSameBits) {
   EXPECT_EQ(read_text(directory / "g.txt"), read_text(directory / "expected.txt"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Small, Train, ::testing::Values("addition"), [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Small, Train, ::testing::Values("addition", "text"),
+                         [](const auto& test) { return test.param; });
 
 TEST(TrainCommand, WritesACurve) {
   const TemporaryDirectory directory;

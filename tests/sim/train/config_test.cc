@@ -55,6 +55,36 @@ tp = 4
   EXPECT_EQ(config.loss.tp, 4);
 }
 
+TEST(Config, ReadsEveryKeyOfText) {
+  const Scratch scratch;
+  scratch.write("t.txt", "text");
+  const TrainConfig config = read_config(scratch.write("c.toml", R"([task]
+kind = "text"
+files = ["t.txt"]
+vocab = 300
+sequence = 7
+batch = 3
+train_tokens = 90
+[model]
+width = 12
+layers = 3
+heads = 2
+feed_forward = 9
+partial_sums = true
+)"));
+  EXPECT_EQ(config.task, TaskKind::kText);
+  EXPECT_EQ(config.files, std::vector<std::string>{scratch.path("t.txt")});
+  EXPECT_EQ(config.vocab, 300);
+  EXPECT_EQ(config.sequence, 7);
+  EXPECT_EQ(config.batch, 3);
+  EXPECT_EQ(config.train_tokens, 90);
+  EXPECT_EQ(config.transformer.width, 12);
+  EXPECT_EQ(config.transformer.layers, 3);
+  EXPECT_EQ(config.transformer.heads, 2);
+  EXPECT_EQ(config.transformer.feed_forward, 9);
+  EXPECT_TRUE(config.partial_sums);
+}
+
 TEST(Config, WhatIsWrongIsNamedWithFileLineAndKey) {
   const Scratch scratch;
   const std::pair<std::string, std::vector<std::string>> cases[] = {
@@ -78,6 +108,15 @@ TEST(Config, WhatIsWrongIsNamedWithFileLineAndKey) {
       {std::string(kTask) + "[loss]\nmethod = 1\n", {"loss.method: got 1, expected a string"}},
       {std::string(kTask) + "[loss]\nprecision = \"fp7\"\n", {"loss.precision: got 'fp7'"}},
       {std::string(kTask) + "[loss]\ntp = 0\n", {"line 4: loss.tp: got 0"}},
+      {"[task]\nkind = \"text\"\n", {"task.files is missing"}},
+      {"[task]\nkind = \"text\"\nfiles = \"c.toml\"\n", {"line 3: task.files: got 'c.toml'", "a list of strings"}},
+      {"[task]\nkind = \"text\"\nfiles = [3]\n", {"line 3: task.files: got 3"}},
+      {"[task]\nkind = \"text\"\nfiles = [\"none\"]\n", {"task.files: ", "none is no file"}},
+      {"[task]\nkind = \"text\"\nfiles = [\"c.toml\"]\nprime = 5\n", {"line 4: task.prime is unknown"}},
+      {"[task]\nkind = \"text\"\nfiles = [\"c.toml\"]\n[model]\nwidth = 30\n",
+       {"model.width: got 30, expected a multiple"}},
+      {"[task]\nkind = \"text\"\nfiles = [\"c.toml\"]\n[model]\npartial_sums = 1\n",
+       {"line 5: model.partial_sums: got 1"}},
       {"steps = \n", {"line 1: "}},
       {"steps = 5\nsteps = 6\n", {"line 2: "}},
   };

@@ -25,6 +25,23 @@ TrainConfig small_addition() {
   return config;
 }
 
+// A transformer on a text of a few words.
+TrainConfig small_text(const Scratch& scratch) {
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "the " + std::to_string(i * 7919 % 89) + " word of it, ";
+  TrainConfig config;
+  config.task = TaskKind::kText;
+  config.steps = 9;
+  config.files = {scratch.write("text", text)};
+  config.vocab = 300;
+  config.sequence = 24;
+  config.batch = 5;
+  config.transformer = {.width = 32, .layers = 2, .heads = 4, .feed_forward = 40};
+  config.optimizer = {.learning_rate = 3e-3, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1};
+  config.clip_grad_norm = 1.0;
+  return config;
+}
+
 struct Trajectory {
   std::vector<StepResult> steps;
   std::vector<float> parameters;
@@ -55,6 +72,30 @@ void expect_same_for_every_tp_and_thread(const TrainConfig& config) {
 }
 
 TEST(Trainer, CanonicalAdditionIsTheSameForEveryTpAndThread) { expect_same_for_every_tp_and_thread(small_addition()); }
+
+TEST(Trainer, CanonicalTextIsTheSameForEveryTpAndThread) {
+  const Scratch scratch;
+  expect_same_for_every_tp_and_thread(small_text(scratch));
+}
+
+// Sums that are cut by ranks are told apart, and so named in the identity.
+TEST(Trainer, PartialSumsDependOnTp) {
+  const Scratch scratch;
+  TrainConfig config = small_text(scratch);
+  config.partial_sums = true;
+  EXPECT_FALSE(is_free_of_tp(config));
+  EXPECT_FALSE(train(config, 4, 1) == train(config, 1, 1));
+}
+
+TEST(Trainer, TextIsLearned) {
+  const Scratch scratch;
+  TrainConfig config = small_text(scratch);
+  config.steps = 150;
+  const std::vector<StepResult> steps = train(config, 1, 2).steps;
+  EXPECT_NEAR(steps.front().loss, std::log(300.0), 0.5);
+  EXPECT_LT(steps.back().loss, 1.5f);
+  EXPECT_GT(steps.back().test_accuracy, 0.5);
+}
 
 // The same test sees a loss whose bits depend on tp.
 TEST(Trainer, LogSoftmaxDependsOnTp) {
@@ -97,6 +138,11 @@ TEST(Trainer, AResumedAdditionIsTheSame) {
   TrainConfig config = small_addition();
   config.steps = 12;
   expect_resumed_runs_are_the_same(config);
+}
+
+TEST(Trainer, AResumedTextIsTheSame) {
+  const Scratch scratch;
+  expect_resumed_runs_are_the_same(small_text(scratch));
 }
 
 TEST(Trainer, RefusesAnotherRunsCheckpoint) {
