@@ -65,6 +65,7 @@ int run(int argc, char** argv) {
   program.set_version_flag("--version", std::string("tpce ") + TPCE_VERSION, "print the version and exit");
   program.set_help_flag("-h,--help", "print this help and exit");
   program.option_defaults()->always_capture_default();
+  program.require_subcommand(0, 1);  // "tpce study collapse" names a study, not a second command
   program.footer(R"(Examples:
   tpce loss capture.safetensors
   tpce golden make step1.safetensors step2.safetensors --out golden.txt

@@ -9,6 +9,7 @@
 
 #include "io/error.h"
 #include "sim/order/names.h"
+#include "sim/studies/grokking.h"
 #include "sim/studies/invariance.h"
 #include "sim/studies/memory.h"
 #include "sim/studies/one_rank.h"
@@ -24,7 +25,8 @@ std::span<const Study* const> studies() {
   static const ThresholdStudy threshold;
   static const OneRankStudy one_rank;
   static const MemoryStudy memory;
-  static const std::array<const Study*, 5> all{&rounding, &invariance, &threshold, &one_rank, &memory};
+  static const GrokkingStudy grokking;
+  static const std::array<const Study*, 6> all{&rounding, &invariance, &threshold, &one_rank, &memory, &grokking};
   return all;
 }
 

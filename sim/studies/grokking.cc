@@ -1,0 +1,264 @@
+#include "sim/studies/grokking.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "sim/train/trainer.h"
+
+namespace tpce::sim {
+namespace {
+
+struct Head {
+  std::string method;
+  std::string precision;
+  std::string name() const { return precision == "fp32" ? method : method + "-" + precision; }
+};
+
+// In the order of tables: the loss whose collapse is looked at, from wide to narrow, then the remedies.
+std::vector<Head> heads() {
+  return {{"log_softmax", "fp64"},        {"log_softmax", "fp32"}, {"log_softmax", "fp16"}, {"log_softmax", "bf16"},
+          {"softplus_recompute", "fp32"}, {"canonical", "fp32"},   {"stablemax", "fp32"}};
+}
+
+struct Setting {
+  std::int64_t prime;
+  std::int64_t width;
+  std::int64_t epochs;
+  double learning_rate;
+  std::vector<double> shares;
+  std::int64_t seeds;
+  std::int64_t every;  // epochs between measurements
+};
+
+Setting setting_of(const Study& study, const StudyOptions& options) {
+  Setting setting{};
+  switch (options.scale) {
+    case Scale::kPaper:
+      setting = {113, 200, 20000, 5e-4, {0.4, 0.6, 0.7}, 1, 100};
+      break;
+    case Scale::kQuick:
+      setting = {23, 32, 300, 5e-3, {0.8}, 1, 10};
+      break;
+    case Scale::kDefault:
+      setting = {59, 100, 6000, 1e-3, {0.7}, 3, 50};
+      break;
+  }
+  setting.seeds = parameter_number(study, options, "seeds", {0, 100}) > 0
+                      ? parameter_number(study, options, "seeds", {0, 100})
+                      : setting.seeds;
+  const std::int64_t share = parameter_number(study, options, "share", {0, 99});
+  if (share > 0) setting.shares = {static_cast<double>(share) / 100};
+  return setting;
+}
+
+TrainConfig config_of(const Setting& setting, const Head& head, double share, std::int64_t seed) {
+  TrainConfig config;
+  config.task = TaskKind::kModularAddition;
+  config.seed = seed;
+  config.steps = setting.epochs;
+  config.evaluate_every = setting.every;
+  config.prime = setting.prime;
+  config.train_share = share;
+  config.hidden = {setting.width, setting.width};
+  config.optimizer.learning_rate = setting.learning_rate;
+  config.optimizer.beta1 = 0.9;
+  config.optimizer.beta2 = 0.99;
+  config.optimizer.eps = 1e-25;
+  config.optimizer.weight_decay = 0.0;
+  config.loss = {.method = head.method, .precision = head.precision, .tp = 1};
+  return config;
+}
+
+// One run, with a checkpoint beside the cell's result, from which it goes on.
+Json train(const TrainConfig& config, const std::filesystem::path& checkpoint) {
+  InlineExecutor executor;
+  Trainer trainer(config, executor);
+  if (std::filesystem::exists(checkpoint)) trainer.load(checkpoint.string());
+  constexpr std::int64_t kSaveEvery = 500;
+  while (trainer.steps_done() < config.steps) {
+    trainer.step();
+    if (trainer.steps_done() % kSaveEvery == 0) trainer.save(checkpoint.string());
+  }
+  Json curve = Json::array();
+  double best = 0.0;
+  std::int64_t first_collapse = 0;
+  for (const StepResult& step : trainer.history()) {
+    if (first_collapse == 0 && step.without_target > 0) first_collapse = step.step;
+    if (step.test_accuracy < 0) continue;
+    best = std::max(best, step.test_accuracy);
+    const double rows = static_cast<double>(step.rows);
+    curve.push_back({{"epoch", step.step},
+                     {"loss", json_of(static_cast<double>(step.loss))},
+                     {"train", step.train_accuracy},
+                     {"test", step.test_accuracy},
+                     {"collapsed", static_cast<double>(step.collapsed) / rows},
+                     {"without_target", static_cast<double>(step.without_target) / rows},
+                     {"grad_norm", json_of(static_cast<double>(step.grad_norm))},
+                     {"gradient_sum", json_of(step.mean_gradient_sum)}});
+  }
+  std::filesystem::remove(checkpoint);
+  return {{"method", config.loss.method},
+          {"precision", config.loss.precision},
+          {"share", config.train_share},
+          {"seed", config.seed},
+          {"best_test", best},
+          {"first_collapse", first_collapse},
+          {"curve", curve}};
+}
+
+std::string label_of(const Json& result) { return Head{result["method"], result["precision"]}.name(); }
+
+std::string percent(double share) { return fmt::format("{:.1f}", 100 * share); }
+
+// Mean and range over seeds.
+struct Spread {
+  double sum = 0.0, low = HUGE_VAL, high = -HUGE_VAL;
+  int count = 0;
+  void add(double x) {
+    sum += x;
+    low = std::min(low, x);
+    high = std::max(high, x);
+    ++count;
+  }
+  double mean() const { return sum / count; }
+  std::string text() const {
+    return count == 1 ? percent(sum) : fmt::format("{} ({} to {})", percent(mean()), percent(low), percent(high));
+  }
+};
+
+}  // namespace
+
+std::vector<Parameter> GrokkingStudy::parameters() const {
+  return {{"seeds", "0", "runs of each loss; 0: what the scale has"},
+          {"share", "0", "per cent of the pairs that are trained on; 0: what the scale has"},
+          {"losses", "all", "names as in the table, with commas between them"}};
+}
+
+std::vector<Cell> GrokkingStudy::cells(const StudyOptions& options) const {
+  const Setting setting = setting_of(*this, options);
+  const std::string wanted = "," + parameter_text(*this, options, "losses") + ",";
+  std::vector<Cell> cells;
+  for (const double share : setting.shares) {
+    for (std::int64_t s = 0; s < setting.seeds; ++s) {
+      for (const Head& head : heads()) {
+        if (wanted != ",all," && wanted.find("," + head.name() + ",") == std::string::npos) continue;
+        const TrainConfig config = config_of(setting, head, share, static_cast<std::int64_t>(options.seed) + s);
+        const std::string key = fmt::format("{}-{:.0f}-seed{}", head.name(), 100 * share, config.seed);
+        cells.push_back({key, [config, key](const std::filesystem::path& folder) {
+                           return train(config, folder / (key + ".checkpoint"));
+                         }});
+      }
+    }
+  }
+  if (cells.empty())
+    throw std::invalid_argument("losses: got '" + parameter_text(*this, options, "losses") +
+                                "', expected names as in the table of a page, or all");
+  return cells;
+}
+
+Page GrokkingStudy::page(const StudyOptions& options, std::span<const Json> results) const {
+  const Setting setting = setting_of(*this, options);
+  Page page{.title = "Grokking: whether collapse ever hurt training", .conclusion = {}, .sections = {}, .data = {}};
+  page.data.columns = {"loss",          "train_share",      "seed",
+                       "epoch",         "mean_loss",        "train_accuracy",
+                       "test_accuracy", "collapsed_share",  "without_target_share",
+                       "grad_norm",     "mean_gradient_sum"};
+  // By share, then by loss.
+  std::map<double, std::map<std::string, Spread>> last, best, train, without, first;
+  for (const Json& result : results) {
+    const double share = result["share"];
+    const std::string label = label_of(result);
+    for (const Json& at : result["curve"]) {
+      page.data.add({label, fmt::format("{}", share), result["seed"].dump(), at["epoch"].dump(), at["loss"].dump(),
+                     at["train"].dump(), at["test"].dump(), at["collapsed"].dump(), at["without_target"].dump(),
+                     at["grad_norm"].dump(), at["gradient_sum"].dump()});
+    }
+    const Json& end = result["curve"].back();
+    last[share][label].add(end["test"]);
+    train[share][label].add(end["train"]);
+    without[share][label].add(end["without_target"]);
+    best[share][label].add(result["best_test"]);
+    first[share][label].add(result["first_collapse"]);
+  }
+
+  Table table{{"trained on", "loss", "test accuracy at the end, %", "best, %", "train accuracy, %",
+               "rows without target gradient at the end, %", "first such row in epoch"},
+              {}};
+  for (const auto& [share, by_loss] : last) {
+    for (const Head& head : heads()) {
+      const auto found = by_loss.find(head.name());
+      if (found == by_loss.end()) continue;
+      const std::string& name = found->first;
+      const double epoch = first[share][name].mean();
+      table.add({fmt::format("{:.0f} %", 100 * share), name, found->second.text(), best[share][name].text(),
+                 train[share][name].text(), without[share][name].text(),
+                 epoch > 0 ? fmt::format("{:.0f}", epoch) : "none"});
+    }
+  }
+
+  const double share = last.rbegin()->first;
+  const auto plot = [&](const std::string& name, const char* field, const Axis& y, const std::string& what) {
+    LinePlot lines{what, {"epoch", false}, y, {}};
+    for (const Json& result : results) {
+      if (result["share"].get<double>() != share ||
+          result["seed"].get<std::int64_t>() != static_cast<std::int64_t>(options.seed))
+        continue;
+      Series series{label_of(result), {}, {}};
+      for (const Json& at : result["curve"]) {
+        series.x.push_back(at["epoch"]);
+        series.y.push_back(number_of(at[field]));
+      }
+      lines.series.push_back(std::move(series));
+    }
+    return Figure{name, svg_of(lines),
+                  what + fmt::format(", {:.0f} % of the pairs, seed {}.", 100 * share, options.seed)};
+  };
+
+  // What the claim comes to, in numbers.
+  const auto& ends = last[share];
+  const auto mean_of = [&](const char* name) {
+    const auto found = ends.find(name);
+    return found == ends.end() ? std::nan("") : found->second.mean();
+  };
+  const double wide = mean_of("log_softmax-fp64"), usual = mean_of("log_softmax"), ours = mean_of("canonical");
+  if (std::isnan(wide) || std::isnan(usual) || std::isnan(ours)) {
+    page.conclusion =
+        "This run left out a loss that the question is about: log_softmax in fp64 and fp32, and canonical.";
+  } else {
+    const double seeds_apart = std::max({ends.at("log_softmax-fp64").high - ends.at("log_softmax-fp64").low,
+                                         ends.at("canonical").high - ends.at("canonical").low});
+    const bool hurts = wide - usual > std::max(0.05, seeds_apart);
+    const bool like = std::abs(ours - wide) <= std::max(0.05, seeds_apart);
+    page.conclusion = fmt::format(
+        "{} After {} epochs on {:.0f} % of the pairs the network with the usual loss in fp32 knows {} % of the other "
+        "pairs, with the same loss in fp64 {} %, and with the canonical loss in fp32 {} % (means of {} seed{}). {}",
+        hurts ? "Collapse hurts here." : "Collapse does not clearly hurt here.", setting.epochs, 100 * share,
+        percent(usual), percent(wide), percent(ours), setting.seeds, setting.seeds == 1 ? "" : "s",
+        like ? "The claim that canonical fp32 trains like fp64 holds, within what seeds differ by."
+             : "The claim that canonical fp32 trains like fp64 does not hold in this run.");
+  }
+  page.sections.push_back(
+      {.heading = "Where training ends",
+       .text = fmt::format(
+           "a + b mod {}, one-hot pairs, {} hidden layers of {}, ReLU, no bias, full batch, AdamW without decay "
+           "(beta 0.9, 0.99, eps 1e-25, learning rate {}), {} epochs; {} seed{} of weights and of the pairs "
+           "trained on: mean, and range in brackets. The network computes in fp32 always; only the loss "
+           "between logits and their gradients changes.",
+           setting.prime, 2, setting.width, setting.learning_rate, setting.epochs, setting.seeds,
+           setting.seeds == 1 ? "" : "s"),
+       .tables = {std::move(table)}});
+  page.sections.push_back(
+      {.heading = "On the way",
+       .figures = {
+           plot("test", "test", {"share of the held-out pairs", false}, "Test accuracy"),
+           plot("collapsed", "without_target", {"share of rows", false}, "Rows whose target gradient is exactly 0"),
+           plot("norm", "grad_norm", {"norm of the gradient", true}, "Gradient norm"),
+           plot("sum", "gradient_sum", {"mean of |sum|", true}, "Sum of a row's gradients, 0 in exact arithmetic")}});
+  return page;
+}
+
+}  // namespace tpce::sim
