@@ -63,11 +63,18 @@ struct Section {
   std::vector<Figure> figures = {};
 };
 
+// Another file beside the page.
+struct Attachment {
+  std::string name;
+  std::string text;
+};
+
 struct Page {
   std::string title;
   std::string conclusion;  // the answer to the study's question, one paragraph of Markdown
   std::vector<Section> sections;
-  Table data;  // every number behind the page, for data.csv
+  Table data;                          // every number behind the page, for data.csv
+  std::vector<Attachment> files = {};  // in formats of their own
 };
 
 // GitHub's flavour of Markdown; figures as links to NAME.svg beside it. `provenance` is the last paragraph.

@@ -9,6 +9,8 @@
 
 #include "io/error.h"
 #include "sim/order/names.h"
+#include "sim/studies/convergence.h"
+#include "sim/studies/finetune.h"
 #include "sim/studies/grokking.h"
 #include "sim/studies/invariance.h"
 #include "sim/studies/memory.h"
@@ -26,7 +28,10 @@ std::span<const Study* const> studies() {
   static const OneRankStudy one_rank;
   static const MemoryStudy memory;
   static const GrokkingStudy grokking;
-  static const std::array<const Study*, 6> all{&rounding, &invariance, &threshold, &one_rank, &memory, &grokking};
+  static const ConvergenceStudy convergence;
+  static const FinetuneStudy finetune;
+  static const std::array<const Study*, 8> all{&rounding, &invariance, &threshold,   &one_rank,
+                                               &memory,   &grokking,   &convergence, &finetune};
   return all;
 }
 

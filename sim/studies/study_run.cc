@@ -196,6 +196,7 @@ Page finish_study(const StudyRun& run) {
       io::write_file((run.folder / (figure.name + ".svg")).string(), figure.svg);
     }
   }
+  for (const Attachment& file : page.files) io::write_file((run.folder / file.name).string(), file.text);
   io::write_file((run.folder / "data.csv").string(),
                  csv_of(page.data, fmt::format("{}, tpce {}", command_of(run), run.version)));
   io::write_file((run.folder / "page.md").string(), markdown_of(page, provenance));

@@ -15,8 +15,13 @@ namespace fs = std::filesystem;
 
 const StudyOptions kQuick{.scale = Scale::kQuick};
 
-Json result_of(std::string_view study, const std::string& key) {
-  for (const Cell& cell : study_from_name(study).cells(kQuick)) {
+Json result_of(std::string_view name, const std::string& key) {
+  const Study& study = study_from_name(name);
+  StudyOptions options = kQuick;
+  for (const Parameter& parameter : study.parameters()) {
+    if (parameter.name == "text") options.parameters["text"] = TPCE_SOURCE_DIR "/" + parameter.value;
+  }
+  for (const Cell& cell : study.cells(options)) {
     if (cell.key == key) return Json::parse(cell.compute(fs::temp_directory_path()).dump());
   }
   throw std::invalid_argument("no cell " + key);
@@ -80,6 +85,23 @@ TEST(OneRankStudy, OnlyTheCanonicalLossSurvives) {
   // docs/accuracy.md: loss and target gradient within 1.56 ulp, an ulp at most 2^-23 of the value.
   EXPECT_LE(above["canonical"]["loss"].get<double>(), 1.56 * 0x1p-23);
   EXPECT_LE(above["canonical"]["target_grad"].get<double>(), 1.56 * 0x1p-23);
+}
+
+TEST(GrokkingStudy, NarrowFormatsCollapseFirst) {
+  EXPECT_EQ(result_of("grokking", "canonical-80-seed1")["first_collapse"], 0);
+  EXPECT_GT(result_of("grokking", "log_softmax-bf16-80-seed1")["first_collapse"], 0);
+}
+
+TEST(ConvergenceStudy, CanonicalTrainsToTheSameBitsOnEveryTp) {
+  const Json one = result_of("convergence", "canonical-tp1"), four = result_of("convergence", "canonical-tp4");
+  for (const char* field : {"loss", "grad_norm", "sketch"}) EXPECT_EQ(one[field], four[field]) << field;
+  EXPECT_NE(result_of("convergence", "log_softmax-tp1")["loss"], result_of("convergence", "log_softmax-tp4")["loss"]);
+  EXPECT_LT(one["loss"].back(), 0.9 * one["loss"][0].get<double>());  // it learns
+}
+
+TEST(FinetuneStudy, RowsCollapseInBf16AndNotInTheCanonicalLoss) {
+  EXPECT_EQ(result_of("finetune", "canonical")["without_target"].back(), 0.0);
+  EXPECT_GT(result_of("finetune", "log_softmax-bf16")["without_target"].back(), 0.1);
 }
 
 TEST(MemoryStudy, LedgersGiveThePublishedPeaks) {
