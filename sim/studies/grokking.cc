@@ -15,7 +15,7 @@ namespace {
 struct Head {
   std::string method;
   std::string precision;
-  std::string name() const { return precision == "fp32" ? method : method + "-" + precision; }
+  std::string name() const { return precision == "fp32" ? method : fmt::format("{}-{}", method, precision); }
 };
 
 // In the order of tables: the loss whose collapse is looked at, from wide to narrow, then the remedies.
@@ -140,12 +140,12 @@ std::vector<Parameter> GrokkingStudy::parameters() const {
 
 std::vector<Cell> GrokkingStudy::cells(const StudyOptions& options) const {
   const Setting setting = setting_of(*this, options);
-  const std::string wanted = "," + parameter_text(*this, options, "losses") + ",";
+  const std::string wanted = fmt::format(",{},", parameter_text(*this, options, "losses"));
   std::vector<Cell> cells;
   for (const double share : setting.shares) {
     for (std::int64_t s = 0; s < setting.seeds; ++s) {
       for (const Head& head : heads()) {
-        if (wanted != ",all," && wanted.find("," + head.name() + ",") == std::string::npos) continue;
+        if (wanted != ",all," && wanted.find(fmt::format(",{},", head.name())) == std::string::npos) continue;
         const TrainConfig config = config_of(setting, head, share, static_cast<std::int64_t>(options.seed) + s);
         const std::string key = fmt::format("{}-{:.0f}-seed{}", head.name(), 100 * share, config.seed);
         cells.push_back({key, [config, key](const std::filesystem::path& folder) {
@@ -155,8 +155,8 @@ std::vector<Cell> GrokkingStudy::cells(const StudyOptions& options) const {
     }
   }
   if (cells.empty())
-    throw std::invalid_argument("losses: got '" + parameter_text(*this, options, "losses") +
-                                "', expected names as in the table of a page, or all");
+    throw std::invalid_argument(fmt::format("losses: got '{}', expected names as in the table of a page, or all",
+                                            parameter_text(*this, options, "losses")));
   return cells;
 }
 
@@ -202,7 +202,10 @@ Page GrokkingStudy::page(const StudyOptions& options, std::span<const Json> resu
 
   const double share = last.rbegin()->first;
   const auto plot = [&](const std::string& name, const char* field, const Axis& y, const std::string& what) {
-    LinePlot lines{what, {"epoch", false}, y, {}};
+    LinePlot lines;
+    lines.title = what;
+    lines.x.label = "epoch";
+    lines.y = y;
     for (const Json& result : results) {
       if (result["share"].get<double>() != share ||
           result["seed"].get<std::int64_t>() != static_cast<std::int64_t>(options.seed))
@@ -215,7 +218,7 @@ Page GrokkingStudy::page(const StudyOptions& options, std::span<const Json> resu
       lines.series.push_back(std::move(series));
     }
     return Figure{name, svg_of(lines),
-                  what + fmt::format(", {:.0f} % of the pairs, seed {}.", 100 * share, options.seed)};
+                  fmt::format("{}, {:.0f} % of the pairs, seed {}.", what, 100 * share, options.seed)};
   };
 
   // What the claim comes to, in numbers.

@@ -9,6 +9,7 @@
 
 #include "io/error.h"
 #include "sim/order/names.h"
+#include "sim/studies/collapse_atlas.h"
 #include "sim/studies/convergence.h"
 #include "sim/studies/finetune.h"
 #include "sim/studies/grokking.h"
@@ -22,6 +23,7 @@
 namespace tpce::sim {
 
 std::span<const Study* const> studies() {
+  static const CollapseStudy collapse;
   static const RoundingStudy rounding;
   static const InvarianceStudy invariance;
   static const ThresholdStudy threshold;
@@ -30,8 +32,8 @@ std::span<const Study* const> studies() {
   static const GrokkingStudy grokking;
   static const ConvergenceStudy convergence;
   static const FinetuneStudy finetune;
-  static const std::array<const Study*, 8> all{&rounding, &invariance, &threshold,   &one_rank,
-                                               &memory,   &grokking,   &convergence, &finetune};
+  static const std::array<const Study*, 9> all{&collapse, &rounding, &invariance,  &threshold, &one_rank,
+                                               &memory,   &grokking, &convergence, &finetune};
   return all;
 }
 

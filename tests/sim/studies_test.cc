@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <numbers>
 #include <thread>
 
 #include "sim/studies/study.h"
@@ -56,6 +58,18 @@ TEST(ThresholdStudy, TheDifferenceIsBetterBelowAndTheQuotientAbove) {
     }
     // In ulp of 1 - p: the quotient's bound is (1/2 + (1 - p)) u over u on (0, 1/2), and no more than twice that above.
     EXPECT_LE(quotient, 1.5 + 1e-6) << p;
+  }
+}
+
+// With two classes there is one addition and no order: p ln 2, to the spacing of the logits.
+TEST(CollapseStudy, TheBorderIsWhereTheDerivationPutsIt) {
+  for (const auto& [precision, bits] : {std::pair("fp32", 24), std::pair("fp16", 11), std::pair("bf16", 8)}) {
+    const Json result = result_of("collapse", std::string("v2-") + precision);
+    const double border = bits * std::numbers::ln2;
+    EXPECT_NEAR(result["methods"]["log_softmax"]["border"].get<double>(), border, border * std::ldexp(1.0, 1 - bits));
+    if (bits == 24) {
+      EXPECT_GT(result["methods"]["canonical"]["border"].get<double>(), 103.9);
+    }
   }
 }
 

@@ -1,0 +1,19 @@
+// Where each method loses its gradient: margin x V x precision x method, and the border between.
+#pragma once
+
+#include "sim/studies/study.h"
+
+namespace tpce::sim {
+
+class CollapseStudy final : public Study {
+ public:
+  std::string_view name() const override { return "collapse"; }
+  std::string_view question() const override {
+    return "at which margin does each loss lose its target gradient, in each precision, and does the derivation say "
+           "so?";
+  }
+  std::vector<Cell> cells(const StudyOptions& options) const override;
+  Page page(const StudyOptions& options, std::span<const Json> results) const override;
+};
+
+}  // namespace tpce::sim
