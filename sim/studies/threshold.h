@@ -1,5 +1,5 @@
 // Which of the two forms of the target gradient errs less, p_t - 1 or -non_target_sumexp / sum_exp, as p_t runs from 0
-// to 1; docs/threshold.md derives the answer that this measures.
+// to 1; the page derives the answer that this measures.
 #pragma once
 
 #include "sim/studies/study.h"

@@ -31,7 +31,7 @@ def run(command: list) -> subprocess.CompletedProcess:
 
 def browse(browser: str, folder: Path, arguments: list) -> subprocess.CompletedProcess:
     # As root, and in containers, Chromium's sandbox cannot start; the page is our own file.
-    return run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+    return run([browser, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--allow-file-access-from-files",
                 "--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=10000",
                 *arguments])  # fmt: skip
 
