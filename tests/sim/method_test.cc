@@ -120,7 +120,8 @@ TEST(Method, BitsDependOnTpUnlessTheVocabularyIsGathered) {
     const Ran one = run_on(*method, rows, ShardPlan::even(1000, 1), with({}));
     const Ran eight = run_on(*method, rows, ShardPlan::even(1000, 8), with({}));
     const bool gathered = method->name() == "all_gather_cross_entropy";
-    EXPECT_EQ(one.output.nll == eight.output.nll && one.gradient == eight.gradient, gathered || method->is_order_free()) << method->name();
+    EXPECT_EQ(one.output.nll == eight.output.nll && one.gradient == eight.gradient, gathered || method->is_order_free())
+        << method->name();
   }
 }
 
