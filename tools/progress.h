@@ -9,7 +9,8 @@ namespace tpce::tools {
 
 class Progress {
  public:
-  // total: units of work, at least 0, of the name that the rate is shown with. Nothing is shown in the first half second, or where stderr is not a terminal.
+  // total: units of work, at least 0, of the name that the rate is shown with. Nothing is shown in the first half
+  // second, or where stderr is not a terminal.
   Progress(std::string what, std::int64_t total, std::string unit = "rows");
   // Erases the line.
   ~Progress();

@@ -1,12 +1,11 @@
 // tpce report: binds the pages of studies into one HTML file.
-#include "sim/studies/study_report.h"
-
 #include <fmt/format.h>
 
 #include <memory>
 #include <optional>
 
 #include "io/atomic_file.h"
+#include "sim/studies/study_report.h"
 #include "tools/command.h"
 #include "tools/output.h"
 
