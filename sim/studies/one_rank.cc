@@ -204,11 +204,11 @@ Page OneRankStudy::page(const StudyOptions&, std::span<const Json> results) cons
       "rows "
       "with a margin above 17 have a target gradient of exactly 0, and already between the margins 10 and 13 it is off "
       "by "
-      "up to {}, where the canonical loss errs by at most {} anywhere. A golden loss would hardly notice: it moves by "
-      "at "
-      "most {} ulp, and {} of {} change in the five decimals that training prints. The canonical loss also needs less "
+      "up to {}, where the canonical loss errs by at most {} anywhere. Of {} golden losses {} would change in the five "
+      "decimals that "
+      "training prints; in fp32 numbers they move by up to {}. The canonical loss also needs less "
       "memory and makes tp = 1 give the bits of every other tp, so that one golden serves all.",
-      collapsed, above, percent(at_ten), percent(worst_canonical), most_ulp, printed_apart, golden_count);
+      collapsed, above, percent(at_ten), percent(worst_canonical), golden_count, printed_apart, most_ulp);
   page.sections.push_back({.heading = "What each path loses, by margin",
                            .text =
                                "The largest relative error over the rows, against certified values. log_softmax on two "

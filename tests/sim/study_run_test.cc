@@ -24,7 +24,7 @@ class Squares : public Study {
     const std::int64_t plus = parameter_number(*this, options, "plus", {0, 9});
     std::vector<Cell> cells;
     for (int i = 0; i < 8; ++i) {
-      cells.push_back({"n" + std::to_string(i), [this, i, plus](const fs::path&) {
+      cells.push_back({std::string("n").append(std::to_string(i)), [this, i, plus](const fs::path&) {
                          ++computed;
                          if (i == failing) throw std::invalid_argument("cannot be squared");
                          return Json{{"square", json_of(static_cast<double>(i * i) + static_cast<double>(plus) + 0.1)}};
