@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """report_browser_test.py TPCE [FOLDER]: opens a report of quick studies in headless Chromium as wide as a desktop and as
 a phone: no message on the console, nothing wider than the page, every picture drawn. Keeps screenshots in FOLDER where it is
-given. Exits with 77, which CTest shows as skipped, where there is no Chromium."""
+given. Exits with 77, which CTest shows as skipped, where there is no Chromium, or none that opens an empty page."""
 
 import re
 import shutil
@@ -43,8 +43,13 @@ def main() -> int:
     if browser is None:
         print("chromium: not found, so the report is not opened")
         return SKIPPED
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         folder = Path(name)
+        try:
+            browse(browser, folder, ["--dump-dom", "about:blank"])
+        except (OSError, subprocess.SubprocessError) as error:
+            print(f"{browser}: does not open an empty page here, so the report is not opened: {error}")
+            return SKIPPED
         for study in STUDIES:
             run([tpce, "study", study, "--quick", "--out", folder / study])
         run([tpce, "report", folder])
