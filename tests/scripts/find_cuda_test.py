@@ -1,0 +1,76 @@
+"""cmake/TpceCuda.cmake takes the nvcc that was named, then PATH's, CUDA_HOME's and scripts/get-cuda's, never one that is too old."""
+
+import os
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = f"""cmake_minimum_required(VERSION 3.25)
+project(find_cuda LANGUAGES NONE)
+include({ROOT}/cmake/TpceCuda.cmake)
+message(STATUS "found [${{TPCE_NVCC}}] [${{TPCE_NVCC_VERSION}}]")
+"""
+
+
+class FindCudaTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory())).resolve()
+        (self.folder / "CMakeLists.txt").write_text(PROJECT)
+
+    def nvcc(self, folder, version="13.0.88", code=0):
+        path = self.folder / folder / "nvcc"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version[:4]}, V{version}'\nexit {code}\n")
+        path.chmod(0o755)
+        return path
+
+    def configure(self, *words, path=(), **environment):
+        # The machine's own nvcc, should there be one, stays out of sight.
+        search = [str(self.folder / one) for one in path] + ["/usr/bin", "/bin"]
+        known = {"PATH": ":".join(search), "HOME": os.environ.get("HOME", "/")}
+        command = ["cmake", "-S", self.folder, "-B", self.folder / "out", "-DTPCE_CUDA_DEFAULT_FOLDER=/nonexistent", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=known | environment)
+
+    def found(self, *words, **where):
+        done = self.configure(*words, **where)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return done.stdout
+
+    def test_the_order(self):
+        scripts = self.nvcc("build/cuda/bin")
+        self.assertIn(f"found [{scripts}] [13.0.88]", self.found())
+        home = self.nvcc("home/bin")
+        self.assertIn(f"found [{home}]", self.found(CUDA_HOME=str(self.folder / "home")))
+        on_path = self.nvcc("path")
+        self.assertIn(f"found [{on_path}]", self.found(path=["path"], CUDA_HOME=str(self.folder / "home")))
+        named = self.nvcc("named")
+        self.assertIn(f"found [{named}]", self.found(path=["path"], CUDACXX=str(named)))
+        self.assertIn(f"found [{named}]", self.found(f"-DCMAKE_CUDA_COMPILER={named}", path=["path"]))
+
+    def test_one_that_is_too_old_or_broken_is_passed_over(self):
+        old = self.nvcc("path", version="11.8.89")
+        broken = self.nvcc("home/bin", code=1)
+        message = self.found(path=["path"], CUDA_HOME=str(self.folder / "home"))
+        self.assertIn("found [] []", message)
+        self.assertIn("scripts/get-cuda", message)
+        self.assertIn(f"{old} is 11.8.89, needed is 12.8", message)
+        self.assertIn(f"{broken} does not run", message)
+        good = self.nvcc("build/cuda/bin")
+        self.assertIn(f"found [{good}]", self.found(path=["path"], CUDA_HOME=str(self.folder / "home")))
+
+    def test_on_needs_one_and_off_looks_for_none(self):
+        done = self.configure("-DTPCE_CUDA=ON")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("scripts/get-cuda", done.stderr)
+        self.nvcc("path")
+        self.assertIn("found [] []", self.found("-DTPCE_CUDA=OFF", path=["path"]))
+
+    def test_a_build_for_another_machine_has_none(self):
+        self.nvcc("path")
+        self.assertIn("found [] []", self.found("-DCMAKE_SYSTEM_NAME=Generic", path=["path"]))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,121 @@
+"""scripts/sass-budget counts what a person counts in stored machine code, and refuses what is above its limits."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SASS = ROOT / "tests/data/sass"
+# In place of a disassembler: what a cubin of the test holds is its disassembly.
+STAND_IN = '#!/bin/sh\nexec cat "$2"\n'
+
+
+class SassBudgetTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        self.disassembler = self.folder / "nvdisasm"
+        self.disassembler.write_text(STAND_IN)
+        self.disassembler.chmod(0o755)
+        for architecture in ("sm_90", "sm_100"):
+            shutil.copy(SASS / f"sample.{architecture}.sass", self.cubin(architecture))
+            shutil.copy(SASS / f"sample.{architecture}.log", f"{self.cubin(architecture)}.log")
+
+    def cubin(self, architecture):
+        return self.folder / f"sample.{architecture}.cubin"
+
+    def edit(self, path, old, new):
+        text = Path(path).read_text()
+        self.assertTrue(old in text, f"not in {path}: {old}")
+        Path(path).write_text(text.replace(old, new))
+
+    def run_it(self, *words):
+        command = [sys.executable, "-B", ROOT / "scripts/sass-budget", "--cubins", self.folder]
+        return subprocess.run([*command, "--nvdisasm", self.disassembler, *words], capture_output=True, text=True)
+
+    def measured(self):
+        done = self.run_it("--json")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return json.loads(done.stdout)
+
+    def check(self, budget):
+        path = self.folder / "budget.json"
+        path.write_text(json.dumps(budget))
+        done = self.run_it("--check", path)
+        return done.returncode, done.stderr
+
+    def test_the_way_with_every_digit_and_no_flush_is_counted(self):
+        hot = self.measured()["forked"]["sm_90"]["hot_loop"]
+        # 0x170 to 0x260, 0x630 to 0xb70, 0xb80 to 0xbb0, 0xc80 to 0xc90: 16, 85, 4 and 2 instructions.
+        self.assertEqual((hot["address"], hot["elements"], hot["instructions"]), ("0x0170", 4, 107))
+        self.assertEqual(hot["per_element"], 26.75)
+        self.assertTrue(hot["is_loop"])
+        self.assertEqual((hot["kinds"]["FFMA"], hot["kinds"]["FADD"], hot["kinds"]["FMNMX"]), (36, 32, 4))
+        # The flush multiplies by IMAD, and nothing else does.
+        self.assertNotIn("IMAD", hot["kinds"])
+
+    def test_other_architectures_are_read_too(self):
+        hot = self.measured()["forked"]["sm_100"]["hot_loop"]
+        self.assertEqual((hot["elements"], hot["kinds"]["FFMA"], hot["kinds"]["FADD"]), (4, 36, 32))
+
+    def test_code_without_a_loop_counts_as_one(self):
+        kernels = self.measured()
+        hot = kernels["straight"]["sm_90"]["hot_loop"]
+        # 0x000 to 0x370.
+        self.assertEqual((hot["is_loop"], hot["elements"], hot["instructions"]), (False, 4, 56))
+        self.assertIsNone(kernels["copy"]["sm_90"]["hot_loop"])
+
+    def test_resources_are_those_of_ptxas(self):
+        used = self.measured()["forked"]["sm_90"]
+        self.assertEqual((used["registers"], used["shared_bytes"], used["spill_loads"]), (30, 0, 0))
+
+    def test_unrolled_twice_is_seen_as_twice_the_elements(self):
+        # Every instruction with an exponential's constants, twice.
+        text = self.cubin("sm_90").read_text()
+        doubled = re.sub(r"^(\s+/\*[0-9a-f]+)0(\*/ .*FFMA.*\n)", r"\g<1>0\2\g<1>8\2", text, flags=re.MULTILINE)
+        self.cubin("sm_90").write_text(doubled)
+        hot = self.measured()["forked"]["sm_90"]["hot_loop"]
+        self.assertEqual((hot["elements"], hot["kinds"]["FFMA"]), (8, 72))
+
+    def test_within_the_limits_is_well(self):
+        self.assertEqual(self.check({"forked": {"sm_90": 26.75, "sm_100": 27}}), (0, ""))
+
+    def test_above_a_limit_is_refused(self):
+        self.assertEqual(
+            self.check({"forked": {"sm_90": 26.7}}),
+            (1, "sass-budget: forked sm_90: 26.75 instructions an element, expected at most 26.7\n"),
+        )
+
+    def test_one_instruction_more_in_the_loop_is_seen(self):
+        line = "        /*0b60*/                   FADD R20, R20, 1.78813934326171875e-07 ;\n"
+        self.edit(self.cubin("sm_90"), line, line + "        /*0b68*/                   MOV R1, R1 ;\n")
+        self.assertEqual(self.check({"forked": {"sm_90": 26.75}})[0], 1)
+
+    def test_a_spill_is_refused(self):
+        self.edit(f"{self.cubin('sm_100')}.log", "0 bytes stack frame, 0 bytes spill stores",
+                  "16 bytes stack frame, 8 bytes spill stores")  # fmt: skip
+        code, said = self.check({})
+        self.assertEqual(code, 1)
+        self.assertIn("sass-budget: forked sm_100: spill_stores is 8, expected 0\n", said)
+        self.assertIn("sass-budget: forked sm_100: stack_bytes is 16, expected 0\n", said)
+
+    def test_a_limit_must_be_held_against_something(self):
+        for budget in ({"gone": {"sm_90": 22}}, {"copy": {"sm_90": 22}}, {"forked": {"sm_70": 22}}):
+            code, said = self.check(budget)
+            self.assertEqual(code, 1)
+            self.assertIn("no hot loop was found", said)
+
+    def test_an_empty_folder_is_one_clear_message(self):
+        for path in self.folder.glob("*.cubin"):
+            path.unlink()
+        done = self.run_it()
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1))
+        self.assertIn("holds no *.cubin", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
