@@ -5,6 +5,7 @@
 
 #include "sim/train/checkpoint.h"
 #include "sim/train/modular_addition.h"
+#include "sim/train/scaled_backward.h"
 #include "sim/train/text_task.h"
 #include "tpce/float_mode.h"
 
@@ -31,7 +32,7 @@ StepResult Trainer::step() {
   const Examples& batch = task_->batch(result.step);
   const View<float> logits = model_->forward(parameters_.data(), batch.view(), executor_);
   const HeadResult head = head_->evaluate(logits, batch.labels, executor_);
-  model_->backward(parameters_.data(), logits, gradients_.data(), executor_);
+  scaled_backward(*model_, parameters_, logits, gradients_, executor_);
 
   result.loss = head.loss;
   result.grad_norm = norm(gradients_, executor_);
