@@ -11,6 +11,7 @@
 #include "sim/studies/contender.h"
 #include "sim/studies/first_zero.h"
 #include "sim/studies/margin_row.h"
+#include "sim/studies/peers.h"
 
 namespace tpce::sim {
 namespace {
@@ -116,10 +117,16 @@ std::vector<Cell> CollapseStudy::cells(const StudyOptions& options) const {
                        [=](const std::filesystem::path&) { return measure(precision, vocab, margins, count); }});
     }
   }
+  if (const std::string peers = parameter_text(*this, options, "peers"); !peers.empty()) {
+    for (Cell& cell : peer_cells(peers)) cells.push_back(std::move(cell));
+  }
   return cells;
 }
 
-Page CollapseStudy::page(const StudyOptions& options, std::span<const Json> results) const {
+Page CollapseStudy::page(const StudyOptions& options, std::span<const Json> all_results) const {
+  // Those of peers come last.
+  const auto peers = std::find_if(all_results.begin(), all_results.end(), is_peer_result);
+  const std::span<const Json> results(all_results.begin(), peers), of_peers(peers, all_results.end());
   Page page{
       .title = "Collapse: where each loss loses its target gradient", .conclusion = {}, .sections = {}, .data = {}};
   page.data.columns = {"precision", "vocab",          "method", "margin", "loss_error", "target_gradient_error",
@@ -247,6 +254,10 @@ Page CollapseStudy::page(const StudyOptions& options, std::span<const Json> resu
        .tables = {std::move(errors)},
        .figures = {{"fp32", svg_of(in_fp32), "Error of the target gradient over margin and method, fp32."},
                    {"precisions", svg_of(in_all), "The usual and the softplus form in each precision."}}});
+  if (!of_peers.empty()) {
+    page.sections.push_back(peer_section(of_peers));
+    page.files.push_back(peer_orders(of_peers));
+  }
   return page;
 }
 

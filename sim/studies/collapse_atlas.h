@@ -12,6 +12,9 @@ class CollapseStudy final : public Study {
     return "at which margin does each loss lose its target gradient, in each precision, and does the derivation say "
            "so?";
   }
+  std::vector<Parameter> parameters() const override {
+    return {{"peers", "", "a file of what released code returned (tests/data/peers): adds a section that compares"}};
+  }
   std::vector<Cell> cells(const StudyOptions& options) const override;
   Page page(const StudyOptions& options, std::span<const Json> results) const override;
 };
