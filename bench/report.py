@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the tables and plots of docs/speed.md from bench/results/*.json, which bench/run makes.
+"""Writes the tables and plots of docs/speed.md from bench/results/*.json, which bench/run makes; those of GPUs, which
+scripts/device-check makes, into docs/gpu.md.
 
 What stands between <!-- begin NAME --> and <!-- end NAME --> is replaced, the rest of the page is left as it is.
 Plots are written beside the page, as PAGE-MACHINE-WHAT.svg (gnuplot).
@@ -404,18 +405,55 @@ def write(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
+def gpu_results(path: Path) -> dict | None:
+    """What scripts/device-check wrote, or None where the file is another's."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "device" in found else None
+
+
+def on_gpus(machines: dict[str, dict]) -> str:
+    """The table of each device: how long each part takes, and how near it comes to a copy of as many bytes."""
+    parts = []
+    for name, found in machines.items():
+        checks = ", ".join(f"{what}: {how}" for what, how in found["checks"].items())
+        parts.append(f"**{found['device']}**\n\n{checks}.\n")
+        measured_there = found["benchmark"]
+        if measured_there is None:
+            continue
+        try:
+            copy = measured_there["copy_bytes_per_second"]
+            rows = [
+                [f"{shape['rows']} x {shape['columns']}", shape["dtype"], what, spread(part["milliseconds"]),
+                 f"{part['bytes'] / part['milliseconds']['median'] * 1e3 / copy:.0%}", f"{shape['peak_bytes'] / 2**30:.2f}"]
+                for shape in measured_there["shapes"] for what, part in shape["parts"].items()
+            ]  # fmt: skip
+        except (KeyError, TypeError) as error:
+            raise RuntimeError(f"{name}.json: got {error!r}, expected what scripts/device-check writes") from error
+        parts.append(f"A copy on the device moves {copy / 1e12:.2f} TB/s, read and write together.\n")
+        parts.append(table(["logits", "of", "what", "ms", "of the copy's rate", "peak GiB"], rows))
+    return "\n".join(parts)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "bench/results", help="folder of results")
     parser.add_argument("--page", type=Path, default=ROOT / "docs/speed.md", help="page to write them into")
+    parser.add_argument("--gpu-page", type=Path, default=ROOT / "docs/gpu.md", help="page for those of GPUs")
     options = parser.parse_args()
-    found = [Results(path) for path in sorted(options.results.glob("*.json"))]
+    paths = sorted(options.results.glob("*.json"))
+    gpus = {path.stem: found for path in paths if (found := gpu_results(path))}
+    found = [Results(path) for path in paths if path.stem not in gpus]
     text = options.page.read_text()
     try:
         for name in BLOCKS:
             text = fill(text, name, block(name, found, options.page))
     except RuntimeError as error:
         raise RuntimeError(f"{options.page}: {error}") from error
+    if gpus:
+        write(options.gpu_page, fill(options.gpu_page.read_text(), "measured", on_gpus(gpus)))
     write(options.page, text)
     return 0
 

@@ -9,7 +9,8 @@ mark_as_advanced(TPCE_CUDA_DEFAULT_FOLDER)
 # The first that knows sm_100.
 set(TPCE_NVCC_MINIMUM 12.8)
 
-# Sets TPCE_NVCC and TPCE_NVCC_VERSION to the first nvcc that will do, and TPCE_NVCC_REFUSED to those that will not.
+# Sets TPCE_NVCC, TPCE_NVCC_VERSION and TPCE_CUDA_TOOLKIT to the first nvcc that will do and its folder, and TPCE_NVCC_REFUSED to those
+# that will not.
 function(tpce_find_nvcc)
   set(candidates)
   foreach(named "${CMAKE_CUDA_COMPILER}" "$ENV{CUDACXX}")
@@ -38,9 +39,18 @@ function(tpce_find_nvcc)
     elseif(CMAKE_MATCH_1 VERSION_LESS TPCE_NVCC_MINIMUM)
       string(APPEND refused "\n  ${candidate} is ${CMAKE_MATCH_1}, needed is ${TPCE_NVCC_MINIMUM}")
     else()
-      set(TPCE_NVCC ${candidate} PARENT_SCOPE)
-      set(TPCE_NVCC_VERSION ${CMAKE_MATCH_1} PARENT_SCOPE)
-      break()
+      set(version ${CMAKE_MATCH_1})
+      # An nvcc on PATH may be a script that calls one elsewhere.
+      execute_process(COMMAND ${candidate} --dryrun -cubin -x cu /dev/null OUTPUT_VARIABLE output ERROR_VARIABLE output)
+      string(REGEX MATCH "TOP=([^\n]+)" found "${output}")
+      get_filename_component(toolkit "${CMAKE_MATCH_1}" REALPATH)
+      if(found AND EXISTS ${toolkit}/bin/fatbinary AND EXISTS ${toolkit}/include/cuda.h)
+        set(TPCE_NVCC ${candidate} PARENT_SCOPE)
+        set(TPCE_NVCC_VERSION ${version} PARENT_SCOPE)
+        set(TPCE_CUDA_TOOLKIT ${toolkit} PARENT_SCOPE)
+        break()
+      endif()
+      string(APPEND refused "\n  ${candidate} has no bin/fatbinary and include/cuda.h in its folder ${toolkit}")
     endif()
   endforeach()
   set(TPCE_NVCC_REFUSED "${refused}" PARENT_SCOPE)
@@ -74,7 +84,9 @@ function(tpce_cuda_kernels library)
   set(flags -std=c++20 -O3 -lineinfo -I${PROJECT_SOURCE_DIR} -ccbin ${TPCE_CUDA_HOST_COMPILER}
     # Bits are a promise: no contraction, no flush-to-zero, IEEE division and square root.
     -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
-    -Xptxas -v)
+    -Xptxas -v
+    # A conversion that a requires-clause rules out is warned of as one that is never used.
+    -diag-suppress 554)
   if(TPCE_WERROR)
     list(APPEND flags -Werror all-warnings)
   endif()
@@ -95,10 +107,9 @@ function(tpce_cuda_kernels library)
       list(APPEND cubins ${cubin})
       list(APPEND images --image3=kind=elf,sm=${architecture},file=${cubin})
     endforeach()
-    get_filename_component(toolkit ${TPCE_NVCC} DIRECTORY)
     set(image ${folder}/${name}.fatbin)
     add_custom_command(OUTPUT ${image}
-      COMMAND ${toolkit}/fatbinary -64 --create=${image} ${images}
+      COMMAND ${TPCE_CUDA_TOOLKIT}/bin/fatbinary -64 --create=${image} ${images}
       DEPENDS ${cubins}
       COMMENT "Joining the machine code of ${source}"
       VERBATIM)

@@ -23,6 +23,8 @@ class ReportTest(unittest.TestCase):
         # The page as it is before any result.
         page = (ROOT / "docs/speed.md").read_text()
         self.page.write_text(re.sub(r"(<!-- begin (\w+) -->\n).*?(<!-- end \2 -->)", r"\1\3", page, flags=re.DOTALL))
+        self.gpu_page = self.folder / "gpu.md"
+        self.gpu_page.write_text("before\n<!-- begin measured -->\nnothing\n<!-- end measured -->\nafter\n")
 
     def give(self, change=lambda sample: None, name="sample"):
         sample = json.loads(SAMPLE.read_text())
@@ -30,7 +32,7 @@ class ReportTest(unittest.TestCase):
         (self.results / f"{name}.json").write_text(json.dumps(sample))
 
     def report(self, **environment):
-        words = [sys.executable, "-B", ROOT / "bench/report.py", "--results", self.results, "--page", self.page]
+        words = [sys.executable, "-B", ROOT / "bench/report.py", "--results", self.results, "--page", self.page, "--gpu-page", self.gpu_page]
         return subprocess.run(words, capture_output=True, text=True, env=os.environ | environment)
 
     def written(self, block):
@@ -124,6 +126,45 @@ class ReportTest(unittest.TestCase):
         self.give()
         # 4 bytes an element beside logits of 2, and twice that with backward.
         self.assertEqual(self.line("memory", "F.cross_entropy, eager"), ["2.00", "", "4.00", ""])
+
+    GPU = {
+        "device": "Some GPU",
+        "checks": {"fingerprint": "passed", "memcheck": "not run"},
+        "benchmark": {
+            "copy_bytes_per_second": 4e12,
+            "shapes": [
+                {
+                    "rows": 16384, "columns": 64128, "dtype": "bf16", "peak_bytes": 2**32,
+                    "parts": {"forward": {"bytes": 2e9, "milliseconds": {"median": 1.0, "min": 0.5, "max": 2.0}}},
+                }
+            ],
+        },
+    }  # fmt: skip
+
+    def test_a_gpu_has_a_page_of_its_own(self):
+        self.give()
+        before = self.report() and self.page.read_text()
+        (self.results / "some-gpu.json").write_text(json.dumps(self.GPU))
+        self.assertEqual(self.report().returncode, 0)
+        self.assertEqual(self.page.read_text(), before)
+        written = self.gpu_page.read_text()
+        self.assertIn("**Some GPU**\n\nfingerprint: passed, memcheck: not run.", written)
+        self.assertIn("moves 4.00 TB/s", written)
+        # 2 GB in 1 ms are 2 TB/s.
+        self.assertIn("| 16384 x 64128 | bf16 | forward | 1 (0.5 to 2) | 50% | 4.00 |\n", written)
+        self.assertNotIn("nothing", written)
+        self.assertTrue(written.startswith("before\n") and written.endswith("after\n"))
+
+    def test_a_gpu_of_another_form_is_refused(self):
+        self.give()
+        (self.results / "some-gpu.json").write_text(json.dumps(self.GPU | {"benchmark": {"shapes": []}}))
+        self.assertIn("some-gpu.json", self.refused())
+
+    def test_without_a_gpu_its_page_stays_as_it_is(self):
+        self.give()
+        before = self.gpu_page.read_text()
+        self.assertEqual(self.report().returncode, 0)
+        self.assertEqual(self.gpu_page.read_text(), before)
 
     def test_quick_results_are_enough(self):
         def quick(sample):

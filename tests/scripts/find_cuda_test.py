@@ -20,9 +20,15 @@ class FindCudaTest(unittest.TestCase):
         (self.folder / "CMakeLists.txt").write_text(PROJECT)
 
     def nvcc(self, folder, version="13.0.88", code=0):
+        """One that says where its toolkit is, as nvcc --dryrun does: in a folder of its own, as behind a script on PATH."""
+        toolkit = self.folder / "toolkits" / folder
+        for part in ("bin/fatbinary", "include/cuda.h"):
+            (toolkit / part).parent.mkdir(parents=True)
+            (toolkit / part).touch()
         path = self.folder / folder / "nvcc"
         path.parent.mkdir(parents=True)
-        path.write_text(f"#!/bin/sh\necho 'Cuda compilation tools, release {version[:4]}, V{version}'\nexit {code}\n")
+        says = f"Cuda compilation tools, release {version[:4]}, V{version}\n#$ TOP={toolkit}/bin/.."
+        path.write_text(f"#!/bin/sh\ncat <<'END'\n{says}\nEND\nexit {code}\n")
         path.chmod(0o755)
         return path
 
@@ -59,6 +65,11 @@ class FindCudaTest(unittest.TestCase):
         self.assertIn(f"{broken} does not run", message)
         good = self.nvcc("build/cuda/bin")
         self.assertIn(f"found [{good}]", self.found(path=["path"], CUDA_HOME=str(self.folder / "home")))
+
+    def test_one_whose_toolkit_is_not_whole_is_passed_over(self):
+        nvcc = self.nvcc("path")
+        (self.folder / "toolkits/path/include/cuda.h").unlink()
+        self.assertIn(f"{nvcc} has no bin/fatbinary and include/cuda.h", self.found(path=["path"]))
 
     def test_on_needs_one_and_off_looks_for_none(self):
         done = self.configure("-DTPCE_CUDA=ON")

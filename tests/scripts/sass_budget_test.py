@@ -109,6 +109,21 @@ class SassBudgetTest(unittest.TestCase):
             self.assertEqual(code, 1)
             self.assertIn("no hot loop was found", said)
 
+    def test_without_a_disassembler_spills_are_seen_all_the_same(self):
+        nowhere = {"PATH": "/nonexistent"}
+        words = [sys.executable, "-B", self.folder / "scripts/sass-budget", "--cubins", self.folder]
+        # A copy elsewhere, beside no build/cuda.
+        for path in ("scripts/sass-budget", "tpce/exp_split.h"):
+            (self.folder / path).parent.mkdir()
+            shutil.copy(ROOT / path, self.folder / path)
+        done = subprocess.run(words, capture_output=True, text=True, env=nowhere)
+        self.assertEqual((done.returncode, done.stdout), (3, ""))
+        self.assertIn("scripts/get-cuda --disassembler", done.stderr)
+        self.edit(f"{self.cubin('sm_90')}.log", "0 bytes spill loads", "4 bytes spill loads")
+        done = subprocess.run(words, capture_output=True, text=True, env=nowhere)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("spill_loads is 4, expected 0", done.stderr)
+
     def test_an_empty_folder_is_one_clear_message(self):
         for path in self.folder.glob("*.cubin"):
             path.unlink()
