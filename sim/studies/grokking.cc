@@ -44,7 +44,7 @@ Setting setting_of(const Study& study, const StudyOptions& options) {
       setting = {23, 32, 300, 5e-3, {0.8}, 1, 10};
       break;
     case Scale::kDefault:
-      setting = {59, 100, 6000, 1e-3, {0.7}, 3, 50};
+      setting = {97, 150, 4000, 2e-3, {0.8}, 2, 50};
       break;
   }
   setting.seeds = parameter_number(study, options, "seeds", {0, 100}) > 0
