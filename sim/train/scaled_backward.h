@@ -28,13 +28,12 @@ inline float largest_finite(const View<float>& values) {
   return bit_cast<float>(largest);
 }
 
-// A power of two that brings `largest` near 2^64, which leaves 2^63 for sums of products above it and 2^190 for smaller
-// gradients below; 1 where `largest` is not small.
+// The power of two, 1 at the least, that brings `largest` near 2^64: 2^63 are left for sums of products above it, and
+// gradients down to fp32's least number come into the normal range.
 inline float gradient_scale(float largest) {
-  constexpr float kSmall = 0x1p-40f;
   constexpr int kTarget = 64, kMaxExponent = 126;  // so that the inverse is normal too
-  if (largest == 0.0f || largest >= kSmall) return 1.0f;
-  return static_cast<float>(std::ldexp(1.0, std::min(kTarget - std::ilogb(largest), kMaxExponent)));
+  if (largest == 0.0f) return 1.0f;
+  return static_cast<float>(std::ldexp(1.0, std::clamp(kTarget - std::ilogb(largest), 0, kMaxExponent)));
 }
 
 inline void scale_by(float factor, const View<float>& values) {

@@ -11,8 +11,8 @@
 namespace tpce::sim {
 namespace {
 
-TEST(GradientScale, IsAPowerOfTwoThatBringsSmallGradientsUp) {
-  for (const float largest : {0x1p-41f, 0x1.8p-60f, 0x1p-126f, std::numeric_limits<float>::denorm_min()}) {
+TEST(GradientScale, IsAPowerOfTwoThatBringsGradientsUp) {
+  for (const float largest : {1.0f, 0x1p-41f, 0x1.8p-60f, 0x1p-126f, std::numeric_limits<float>::denorm_min()}) {
     const float scale = gradient_scale(largest);
     int exponent = 0;
     EXPECT_EQ(std::frexp(scale, &exponent), 0.5f) << largest;
@@ -20,10 +20,12 @@ TEST(GradientScale, IsAPowerOfTwoThatBringsSmallGradientsUp) {
     EXPECT_TRUE(std::isnormal(1.0f / scale));
   }
   EXPECT_EQ(std::ilogb(0x1.8p-60f * gradient_scale(0x1.8p-60f)), 64);
+  // A row that is known beside one that is not.
+  EXPECT_TRUE(std::isnormal(std::numeric_limits<float>::denorm_min() * gradient_scale(1.0f)));
 }
 
-TEST(GradientScale, LeavesOtherGradientsAlone) {
-  for (const float largest : {0.0f, 0x1p-40f, 1.0f, std::numeric_limits<float>::max()}) {
+TEST(GradientScale, LeavesZeroAndLargeGradientsAlone) {
+  for (const float largest : {0.0f, 0x1.8p64f, std::numeric_limits<float>::max()}) {
     EXPECT_EQ(gradient_scale(largest), 1.0f) << largest;
   }
 }
