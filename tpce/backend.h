@@ -47,11 +47,10 @@ struct Partials {
   // Lays the planes into memory of rows * bytes_per_row(options) bytes, aligned to 8.
   static Partials in(void* memory, std::int64_t rows, const Options& options);
 
-  // Host memory only.
-  RowPartial load(std::int64_t i) const {
+  TPCE_HOST_DEVICE RowPartial load(std::int64_t i) const {
     return {max_logit[i], target_logit[i], Digits{d0[i], d1[i], d2[i]}, flags[i]};
   }
-  void store(std::int64_t i, const RowPartial& partial) const {
+  TPCE_HOST_DEVICE void store(std::int64_t i, const RowPartial& partial) const {
     d0[i] = partial.digits.d0;
     d1[i] = partial.digits.d1;
     d2[i] = partial.digits.d2;

@@ -50,7 +50,9 @@ struct BasicMatrix {
     return {byte_offset(first), dtype, rows, count, row_stride, place};
   }
 
-  operator BasicMatrix<const void>() const requires(!std::is_const_v<Void>) {
+  // A template, as nvcc takes a plain one for a conversion of the const matrix to itself.
+  template <class Const>
+  operator BasicMatrix<Const>() const requires(std::is_same_v<Const, const void> && !std::is_const_v<Void>) {
     return {data, dtype, rows, cols, row_stride, place};
   }
 

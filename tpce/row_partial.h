@@ -16,6 +16,7 @@ struct RowPartial {
   static constexpr std::uint32_t kTargetTwice = 2;  // two shards claimed the target
   static constexpr std::uint32_t kNotFinite = 4;    // NaN or +inf seen, the target included: the rest is empty
   static constexpr std::uint32_t kIgnored = 8;      // the label is ignore_index: the logits were not read
+  static constexpr std::uint32_t kBadLabel = 16;    // the label is no class: the logits were not read
 
   // Largest non-target logit, -0 stored as +0; -inf is the empty class: no non-target above -inf.
   float max_logit = -bit_cast<float>(std::uint32_t{0x7f800000});

@@ -29,13 +29,14 @@ const std::map<std::string, Strings> kAllowed = {
     {"tpce", {kProblem}},
     {"reference", {kProblem}},
     {"simd", {kProblem, "tpce"}},
+    {"gpu", {kProblem, "tpce"}},
     {"mpi", {kProblem, "tpce"}},
     {"io", {kProblem, "tpce"}},
     {"golden", {kProblem, "tpce", "io"}},
     {"sim", {kProblem, "tpce", "reference", "simd", "io", "golden"}},
-    {"tools", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim"}},
-    {"bench", {kProblem, "tpce", "simd", "io", "sim"}},
-    {"tests", {kProblem, "tpce", "reference", "simd", "mpi", "io", "golden", "sim", "tools"}},
+    {"tools", {kProblem, "tpce", "reference", "simd", "gpu", "mpi", "io", "golden", "sim"}},
+    {"bench", {kProblem, "tpce", "simd", "gpu", "io", "sim"}},
+    {"tests", {kProblem, "tpce", "reference", "simd", "gpu", "mpi", "io", "golden", "sim", "tools"}},
 };
 
 // Folders with C++ that is not part of the build's layers.

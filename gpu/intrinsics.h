@@ -1,0 +1,136 @@
+// Instructions that C++ has no operator for, each with the meaning of its plain form below. Together with block.h the
+// one place in gpu/ that asks what machine it is compiled for.
+#pragma once
+
+#include <cstdint>
+
+#include "tpce/dtype.h"
+#include "tpce/platform.h"
+
+#if defined(__CUDACC__)
+#define TPCE_DEVICE __device__
+#define TPCE_DEVICE_INLINE __device__ __forceinline__
+#define TPCE_UNROLLED _Pragma("unroll")
+#define TPCE_ROLLED _Pragma("unroll 1")
+#else
+#define TPCE_DEVICE
+#define TPCE_DEVICE_INLINE __attribute__((always_inline)) inline
+// Of the for loop that follows, on the device.
+#define TPCE_UNROLLED
+#define TPCE_ROLLED
+#endif
+
+namespace tpce::gpu {
+
+// 16 bytes, as one load or store takes them.
+struct alignas(16) Words4 {
+  std::uint32_t word[4];
+};
+
+// RN of each operation by itself: a compiler cannot join two of them to one that rounds once.
+TPCE_DEVICE_INLINE float add_rn(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fadd_rn(x, y);
+#else
+  return x + y;
+#endif
+}
+TPCE_DEVICE_INLINE float subtract_rn(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fsub_rn(x, y);
+#else
+  return x - y;
+#endif
+}
+TPCE_DEVICE_INLINE float multiply_rn(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return __fmul_rn(x, y);
+#else
+  return x * y;
+#endif
+}
+
+// The larger of two numbers; y where x is NaN.
+TPCE_DEVICE_INLINE float larger_of(float x, float y) {
+#if defined(__CUDA_ARCH__)
+  return fmaxf(x, y);
+#else
+  return x > y ? x : y;
+#endif
+}
+
+namespace intrinsics_detail {
+
+template <class T>
+TPCE_DEVICE_INLINE T larger(T a, T b) {
+  return a > b ? a : b;
+}
+
+// The largest of the low halves and the largest of the high halves.
+template <class Half>
+TPCE_DEVICE_INLINE std::uint32_t larger_halves(std::uint32_t a, std::uint32_t b) {
+  const auto high = static_cast<std::uint16_t>(larger(static_cast<Half>(a >> 16), static_cast<Half>(b >> 16)));
+  const auto low = static_cast<std::uint16_t>(larger(static_cast<Half>(a), static_cast<Half>(b)));
+  return std::uint32_t{high} << 16 | low;
+}
+
+}  // namespace intrinsics_detail
+
+// Largest of three, as signed and as unsigned integers, of 32 bits or of each half. DPX instructions from sm_90 on.
+TPCE_DEVICE_INLINE std::uint32_t max3_s32(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(__CUDA_ARCH__)
+  return static_cast<std::uint32_t>(__vimax3_s32(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c)));
+#else
+  using intrinsics_detail::larger;
+  return static_cast<std::uint32_t>(
+      larger(larger(static_cast<std::int32_t>(a), static_cast<std::int32_t>(b)), static_cast<std::int32_t>(c)));
+#endif
+}
+TPCE_DEVICE_INLINE std::uint32_t max3_u32(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(__CUDA_ARCH__)
+  return __vimax3_u32(a, b, c);
+#else
+  using intrinsics_detail::larger;
+  return larger(larger(a, b), c);
+#endif
+}
+TPCE_DEVICE_INLINE std::uint32_t max3_s16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(__CUDA_ARCH__)
+  return __vimax3_s16x2(a, b, c);
+#else
+  using intrinsics_detail::larger_halves;
+  return larger_halves<std::int16_t>(larger_halves<std::int16_t>(a, b), c);
+#endif
+}
+TPCE_DEVICE_INLINE std::uint32_t max3_u16x2(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
+#if defined(__CUDA_ARCH__)
+  return __vimax3_u16x2(a, b, c);
+#else
+  using intrinsics_detail::larger_halves;
+  return larger_halves<std::uint16_t>(larger_halves<std::uint16_t>(a, b), c);
+#endif
+}
+
+// The low and the high half of a word, widened.
+TPCE_DEVICE_INLINE float widen_low(BFloat16, std::uint32_t word) { return bit_cast<float>(word << 16); }
+TPCE_DEVICE_INLINE float widen_high(BFloat16, std::uint32_t word) { return bit_cast<float>(word & 0xffff0000u); }
+TPCE_DEVICE_INLINE float widen_low(Float16, std::uint32_t word) {
+#if defined(__CUDA_ARCH__)
+  float x;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, low; }" : "=f"(x) : "r"(word));
+  return x;
+#else
+  return widen(Float16{static_cast<std::uint16_t>(word)});
+#endif
+}
+TPCE_DEVICE_INLINE float widen_high(Float16, std::uint32_t word) {
+#if defined(__CUDA_ARCH__)
+  float x;
+  asm("{ .reg .b16 low, high; mov.b32 {low, high}, %1; cvt.f32.f16 %0, high; }" : "=f"(x) : "r"(word));
+  return x;
+#else
+  return widen(Float16{static_cast<std::uint16_t>(word >> 16)});
+#endif
+}
+
+}  // namespace tpce::gpu

@@ -1,0 +1,215 @@
+// How a block walks the logits of one row: each thread its own vectors of 16 bytes, tile by tile, through slots of
+// shared memory that nobody else touches, into which the next tile is copied meanwhile. No thread waits for another
+// before the row's end.
+#pragma once
+
+#include <cstdint>
+
+#include "gpu/block.h"
+#include "gpu/thread_sum.h"
+
+namespace tpce::gpu {
+
+// Columns of one row that a block walks.
+template <class T>
+struct Segment {
+  const T* logits;
+  std::int64_t count;
+  std::int64_t target;  // -1: not among them
+};
+
+// A row is cut into tiles of kVectors vectors for each thread; what fills no tile, the rest; and the edges, values
+// before the first and after the last whole 16 bytes. Each warp takes one stretch of a tile, so that the vectors of a
+// thread lie within reach of one address.
+template <class T>
+struct RowCut {
+  static constexpr int kThreads = 128;
+  static constexpr int kWarp = 32;
+  static constexpr int kVectors = 8;
+  static constexpr int kElements = Packed<T>::kElements;  // of a vector
+  static constexpr int kTileValues = kVectors * kElements;
+  static constexpr int kTileVectors = kVectors * kThreads;
+  static constexpr int kStep = kWarp * kElements;  // from one vector of a thread to its next in a tile, in elements
+  static constexpr int kTile = kTileVectors * kElements;
+  static constexpr int kSlots = 2 * kTile;  // of shared memory
+  static constexpr int kFlushed = 7;        // tiles are added between two flushes
+  static_assert(kFlushed * kTileValues <= static_cast<int>(RegisterLane::kCapacity));
+
+  const T* vectors;  // the first
+  std::int64_t head;
+  std::int64_t edges;
+  int tiles;
+  int rest;          // vectors
+  int target;        // in which tile the target is, tiles: in the rest, -1: elsewhere
+  int target_place;  // there, in elements
+
+  TPCE_DEVICE_INLINE explicit RowCut(const Segment<T>& segment) {
+    const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(segment.logits) % 16);
+    head = (16 - misaligned) % 16 / static_cast<std::int64_t>(sizeof(T));
+    head = head < segment.count ? head : segment.count;
+    vectors = segment.logits + head;
+    const std::int64_t count = (segment.count - head) / kElements;
+    edges = segment.count - count * kElements;
+    tiles = static_cast<int>(count / kTileVectors);
+    rest = static_cast<int>(count % kTileVectors);
+    const std::int64_t place = segment.target - head;
+    const bool here = segment.target >= 0 && place >= 0 && place < count * kElements;
+    target = here ? static_cast<int>(place / kTile) : -1;
+    target_place = here ? static_cast<int>(place % kTile) : 0;
+  }
+
+  TPCE_DEVICE_INLINE std::int64_t edge(std::int64_t i) const {
+    return i < head ? i : i + (std::int64_t{tiles} * kTileVectors + rest) * kElements;
+  }
+
+  // Where a thread's first vector of a tile is, and of the rest, whose vectors go round over all threads.
+  static TPCE_DEVICE_INLINE int place_in_tile(int thread) {
+    return (thread / kWarp * kVectors * kWarp + thread % kWarp) * kElements;
+  }
+  TPCE_DEVICE_INLINE int rest_of(int thread) const { return (rest + kThreads - 1 - thread) / kThreads; }
+
+  // The slot of the target of a tile, or of the rest, where it is this thread's, else -1.
+  TPCE_DEVICE_INLINE int target_slot(int thread) const {
+    if (target < 0) return -1;
+    const int vector = target_place / kElements;
+    const bool in_rest = target == tiles;
+    const int owner = in_rest ? vector % kThreads : vector / (kVectors * kWarp) * kWarp + vector % kWarp;
+    const int v = in_rest ? vector / kThreads : vector / kWarp % kVectors;
+    return owner == thread ? place_in_tile(thread) + v * kStep + target_place % kElements : -1;
+  }
+};
+
+// Raises the thread's bin where the values or another thread's bin ask for it, and tells the others.
+template <class Bins>
+TPCE_DEVICE_INLINE void rise_with_row(ThreadSum& sum, float largest, const Bins& row_bin) {
+  const std::int32_t known = row_bin.atomic_read(0);
+  if (!sum.must_rise(largest, known)) return;
+  sum.rise(largest, known);
+  if (sum.bin > known) row_bin.atomic_max(0, sum.bin);
+}
+
+// One thread on its way through a row.
+template <class T, class Block, class View, class Bins>
+struct ThreadWalk {
+  using Cut = RowCut<T>;
+
+  Block& block;
+  View slots;
+  Bins row_bin;
+  ThreadSum& sum;
+
+  TPCE_DEVICE_INLINE void add_row(const Segment<T>& segment, int thread) {
+    const Cut cut(segment);
+    const int place = Cut::place_in_tile(thread);
+    const int rest = cut.rest_of(thread);
+    const int target_slot = cut.target_slot(thread);
+    const int target_tile = target_slot >= 0 ? cut.target : -1;
+
+    // The rest goes first, by way of the second half of the slots.
+    const T* from = cut.vectors + std::int64_t{cut.tiles} * Cut::kTile + thread * Cut::kElements;
+    TPCE_ROLLED for (int v = 0; v < rest; ++v) {
+      block.copy_async(slots, Cut::kTile + place + v * Cut::kStep, from + v * Cut::kThreads * Cut::kElements);
+    }
+    block.commit_copies();
+    from = cut.vectors + place;
+    if (cut.tiles > 0) copy_tile(place, from);
+    from += Cut::kTile;
+    block.commit_copies();
+    for (std::int64_t i = thread; i < cut.edges; i += Cut::kThreads) {
+      const std::int64_t j = cut.edge(i);
+      if (j != segment.target) add_value(widen(segment.logits[j]));
+    }
+    block.template wait_for_copies<1>();
+    add_any(Cut::kTile + place, rest, target_tile == cut.tiles ? Cut::kTile + target_slot : -1);
+    sum.flush();
+
+    // The halves in turn: one is added while the other is filled.
+    static_assert((Cut::kTile & (Cut::kTile - 1)) == 0);
+    int now = place;
+    for (int tile = 0; tile < cut.tiles;) {
+      const int end = tile + Cut::kFlushed < cut.tiles ? tile + Cut::kFlushed : cut.tiles;
+      TPCE_ROLLED for (; tile < end; ++tile) {
+        if (tile + 1 < cut.tiles) copy_tile(now ^ Cut::kTile, from);
+        from += Cut::kTile;
+        block.commit_copies();
+        block.template wait_for_copies<1>();
+        const bool has_target = tile == target_tile;
+        if (!add_fast(now, has_target)) add_any(now, Cut::kVectors, has_target ? now - place + target_slot : -1);
+        now ^= Cut::kTile;
+      }
+      sum.flush();
+    }
+    block.template wait_for_copies<0>();
+  }
+
+ private:
+  TPCE_DEVICE_INLINE void copy_tile(int to, const T* from) const {
+    TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v)
+        block.copy_async(slots, to + v * Cut::kStep, from + v * Cut::kStep);
+  }
+
+  // Adds a whole tile of which every thread that runs beside this one needs all digits and nothing else; false, and
+  // nothing done, where one of them needs more or less.
+  TPCE_DEVICE_INLINE bool add_fast(int first, bool has_target) {
+    Words4 words[Cut::kVectors];
+    TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v) words[v] = slots.read_16(first + v * Cut::kStep);
+    const auto vectors = [&](int v) { return words[v]; };
+    const Largest<T> largest = largest_of<T>(Cut::kVectors, vectors);
+    const std::int32_t known = row_bin.atomic_read(0);
+    float max = largest.extremes().max;
+    if (!block.all_agree(!has_target && !largest.all_negative() && sum.is_plain(largest.extremes(), known))) {
+      const Extremes extremes = extremes_of<T>(Cut::kVectors, vectors);
+      max = extremes.max;
+      if (!block.all_agree(!has_target && sum.is_plain(extremes, known))) return false;
+    }
+    sum.max = larger_of(max, sum.max);
+    TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v) sum.add_packed<T, 3, false>(words[v]);
+    sum.take_bias<3>(Cut::kTileValues);
+    return true;
+  }
+
+  // Adds `count` vectors, whatever they hold, but for the target, whose slot is given, or -1.
+  TPCE_DEVICE_INLINE void add_any(int first, int count, int target_slot) {
+    if (target_slot >= 0) {
+      T nothing;
+      round_to(-bit_cast<float>(std::uint32_t{0x7f800000}), &nothing);
+      slots.write(target_slot, nothing);
+    }
+    std::uint32_t needs = 0;
+    if (count > 0) {
+      const Extremes extremes = extremes_of<T>(count, [&](int v) { return slots.read_16(first + v * Cut::kStep); });
+      sum.max = larger_of(extremes.max, sum.max);
+      rise_with_row(sum, extremes.max, row_bin);
+      needs = sum.needs(extremes);
+    }
+    needs = block.joined_bits(needs);
+    if ((needs & 3u) == 0) return;
+    if ((needs & ThreadSum::kNeedsClamp) != 0) return add_vectors<3, true>(first, count);
+    switch (needs & 3u) {
+      case 1:
+        return add_vectors<1, false>(first, count);
+      case 2:
+        return add_vectors<2, false>(first, count);
+      default:
+        return add_vectors<3, false>(first, count);
+    }
+  }
+
+  template <int kDigits, bool kClamp>
+  TPCE_DEVICE_INLINE void add_vectors(int first, int count) {
+    TPCE_ROLLED for (int v = 0; v < count; ++v)
+        sum.add_packed<T, kDigits, kClamp>(slots.read_16(first + v * Cut::kStep));
+    sum.take_bias<kDigits>(count * Cut::kElements);
+  }
+
+  // One value by itself.
+  TPCE_DEVICE_INLINE void add_value(float x) {
+    sum.max = larger_of(x, sum.max);
+    rise_with_row(sum, x, row_bin);
+    if ((sum.needs({x, x}) & 3u) == 0) return;
+    sum.add_biased<3, true>(x, sum.form.clamp);  // at the clamp all digits are zero
+    sum.take_bias<3>(2);
+  }
+};
+
+}  // namespace tpce::gpu
