@@ -425,10 +425,11 @@ def on_gpus(machines: dict[str, dict]) -> str:
             continue
         try:
             copy = measured_there["copy_bytes_per_second"]
+            shapes = measured_there["shapes"] + (found.get("peers") or {"shapes": []})["shapes"]
             rows = [
                 [f"{shape['rows']} x {shape['columns']}", shape["dtype"], what, spread(part["milliseconds"]),
-                 f"{part['bytes'] / part['milliseconds']['median'] * 1e3 / copy:.0%}", f"{shape['peak_bytes'] / 2**30:.2f}"]
-                for shape in measured_there["shapes"] for what, part in shape["parts"].items()
+                 f"{part['bytes'] / part['milliseconds']['median'] * 1e3 / copy:.0%}", f"{part['peak_bytes'] / 2**30:.2f}"]
+                for shape in shapes for what, part in shape["parts"].items()
             ]  # fmt: skip
         except (KeyError, TypeError) as error:
             raise RuntimeError(f"{name}.json: got {error!r}, expected what scripts/device-check writes") from error

@@ -100,8 +100,8 @@ def measure(options: argparse.Namespace) -> dict:
             print(f"gpu_peers: {name}: not measured, {type(error).__name__}: {str(error).splitlines()[0]}", file=sys.stderr)
             continue
         peak = torch.cuda.max_memory_allocated() if timer.cuda else 0
-        part = {"bytes": 3 * logits.numel() * logits.element_size(), "milliseconds": summary(times)}
-        shape = {"rows": options.rows, "columns": options.vocab, "dtype": "bf16", "peak_bytes": peak}
+        part = {"bytes": 3 * logits.numel() * logits.element_size(), "milliseconds": summary(times), "peak_bytes": peak}
+        shape = {"rows": options.rows, "columns": options.vocab, "dtype": "bf16"}
         shapes.append(shape | {"parts": {f"{name}: forward+backward": part}})
     return {"torch": torch.__version__, "shapes": shapes}
 

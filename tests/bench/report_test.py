@@ -134,8 +134,9 @@ class ReportTest(unittest.TestCase):
             "copy_bytes_per_second": 4e12,
             "shapes": [
                 {
-                    "rows": 16384, "columns": 64128, "dtype": "bf16", "peak_bytes": 2**32,
-                    "parts": {"forward": {"bytes": 2e9, "milliseconds": {"median": 1.0, "min": 0.5, "max": 2.0}}},
+                    "rows": 16384, "columns": 64128, "dtype": "bf16",
+                    "parts": {"forward": {"bytes": 2e9, "milliseconds": {"median": 1.0, "min": 0.5, "max": 2.0},
+                                          "peak_bytes": 2**32}},
                 }
             ],
         },
@@ -144,7 +145,8 @@ class ReportTest(unittest.TestCase):
     def test_a_gpu_has_a_page_of_its_own(self):
         self.give()
         before = self.report() and self.page.read_text()
-        (self.results / "some-gpu.json").write_text(json.dumps(self.GPU))
+        peers = json.loads(json.dumps(self.GPU["benchmark"]).replace("forward", "theirs"))
+        (self.results / "some-gpu.json").write_text(json.dumps(self.GPU | {"peers": peers}))
         self.assertEqual(self.report().returncode, 0)
         self.assertEqual(self.page.read_text(), before)
         written = self.gpu_page.read_text()
@@ -152,6 +154,7 @@ class ReportTest(unittest.TestCase):
         self.assertIn("moves 4.00 TB/s", written)
         # 2 GB in 1 ms are 2 TB/s.
         self.assertIn("| 16384 x 64128 | bf16 | forward | 1 (0.5 to 2) | 50% | 4.00 |\n", written)
+        self.assertIn("| bf16 | theirs | 1 (0.5 to 2) |", written)
         self.assertNotIn("nothing", written)
         self.assertTrue(written.startswith("before\n") and written.endswith("after\n"))
 

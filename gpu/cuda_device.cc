@@ -1,0 +1,167 @@
+#include "gpu/cuda_device.h"
+
+#include <array>
+#include <limits>
+#include <stdexcept>
+#include <string>
+
+#include "gpu/cuda_driver.h"
+
+// The machine code of kernels.cu (tpce_cuda_kernels in cmake/TpceCuda.cmake).
+extern "C" const unsigned char tpce_kernels_image[];
+
+namespace tpce::gpu {
+namespace {
+
+// Makes a context current, and what was current before again at its end.
+class CurrentContext {
+ public:
+  explicit CurrentContext(CUcontext context) { check_cuda(cuda_driver().CtxPushCurrent(context), "using the device"); }
+  ~CurrentContext() {
+    CUcontext context = nullptr;
+    cuda_driver().CtxPopCurrent(&context);
+  }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+};
+
+CUdeviceptr address_of(const void* memory) { return reinterpret_cast<CUdeviceptr>(memory); }
+CUstream stream_of(Queue queue) { return static_cast<CUstream>(queue.stream); }
+
+// Of whatever device the memory is. What fails while a process ends is of no account.
+void free_memory(void* memory) {
+  CUcontext context = nullptr;
+  const CudaDriver& driver = cuda_driver();
+  if (driver.PointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address_of(memory)) != CUDA_SUCCESS) return;
+  if (driver.CtxPushCurrent(context) != CUDA_SUCCESS) return;
+  driver.MemFree(address_of(memory));
+  driver.CtxPopCurrent(&context);
+}
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) {
+    CUdevice device = 0;
+    int count = 0;
+    check_cuda(driver_.DeviceGetCount(&count), "counting devices");
+    if (ordinal < 0 || ordinal >= count) {
+      throw std::runtime_error("gpu: got device " + std::to_string(ordinal) + ", expected one in [0, " +
+                               std::to_string(count) + ")");
+    }
+    check_cuda(driver_.DeviceGet(&device, ordinal), "opening device " + std::to_string(ordinal));
+    read_properties(device);
+    // Never released: memory may outlive this, and the runtime keeps it too.
+    check_cuda(driver_.DevicePrimaryCtxRetain(&context_, device), "starting " + properties_.model);
+    load_kernels();
+  }
+
+  ~CudaDevice() override {
+    if (driver_.CtxPushCurrent(context_) != CUDA_SUCCESS) return;
+    driver_.ModuleUnload(module_);
+    driver_.CtxPopCurrent(&context_);
+  }
+
+  std::string_view name() const override { return "gpu"; }
+  DeviceType type() const override { return DeviceType::kCuda; }
+  const DeviceProperties& properties() const override { return properties_; }
+
+  Buffer allocate(std::size_t bytes) const override {
+    const CurrentContext current(context_);
+    CUdeviceptr memory = 0;
+    // CUDA refuses to allocate nothing.
+    check_cuda(driver_.MemAlloc(&memory, bytes > 0 ? bytes : 1), "allocating " + std::to_string(bytes) + " bytes");
+    return {reinterpret_cast<void*>(memory), free_memory};
+  }
+
+  void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
+    copy(to, from, bytes, queue);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) override {
+    copy(to, from, bytes, queue);
+    synchronize(queue);
+  }
+  void copy_on_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
+    copy(to, from, bytes, queue);
+  }
+
+  void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) override {
+    if (launch.blocks == 0) return;
+    const KernelInfo& info = info_of(kernel);
+    if (launch.blocks > std::numeric_limits<std::int32_t>::max()) {
+      throw std::runtime_error(std::string(info.name) + ": got " + std::to_string(launch.blocks) +
+                               " blocks, expected fewer than 2^31");
+    }
+    const CurrentContext current(context_);
+    // The driver copies what these point to.
+    void* parameters[] = {const_cast<void*>(arguments)};
+    check_cuda(driver_.LaunchKernel(functions_[static_cast<std::size_t>(kernel)], static_cast<unsigned>(launch.blocks),
+                                    1, 1, static_cast<unsigned>(info.threads), 1, 1,
+                                    static_cast<unsigned>(launch.shared_bytes), stream_of(queue), parameters, nullptr),
+               "the launch of " + std::string(info.name));
+  }
+
+  void synchronize(Queue queue) override {
+    const CurrentContext current(context_);
+    check_cuda(driver_.StreamSynchronize(stream_of(queue)), "waiting for the device");
+  }
+
+ private:
+  void read_properties(CUdevice device) {
+    char model[256] = {};
+    check_cuda(driver_.DeviceGetName(model, sizeof model - 1, device), "reading the device's name");
+    const auto attribute = [&](CUdevice_attribute which) {
+      int value = 0;
+      check_cuda(driver_.DeviceGetAttribute(&value, which, device), "reading the device's properties");
+      return value;
+    };
+    properties_.model = model;
+    properties_.multiprocessors = attribute(CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT);
+    properties_.compute_capability = 10 * attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+                                     attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+    properties_.shared_bytes_per_block =
+        static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
+  }
+
+  void load_kernels() {
+    const CurrentContext current(context_);
+    const CUresult loaded = driver_.ModuleLoadData(&module_, tpce_kernels_image);
+    if (loaded == CUDA_ERROR_NO_BINARY_FOR_GPU) {
+      const std::string own = std::to_string(properties_.compute_capability);
+      throw std::runtime_error("gpu: " + properties_.model + " is of sm_" + own + ", and the kernels are for " +
+                               TPCE_CUDA_ARCHITECTURES + "; expected a build with -DTPCE_CUDA_ARCHITECTURES=" + own);
+    }
+    check_cuda(loaded, "loading the kernels");
+    for (int i = 0; i < kKernels; ++i) {
+      CUfunction& function = functions_[static_cast<std::size_t>(i)];
+      const std::string kernel(kKernelInfos[i].name);
+      check_cuda(driver_.ModuleGetFunction(&function, module_, kernel.c_str()), "finding the kernel " + kernel);
+      // More than 48 KiB must be asked for. What the kernel itself declares counts too.
+      int declared = 0;
+      check_cuda(driver_.FuncGetAttribute(&declared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function),
+                 "asking " + kernel);
+      check_cuda(driver_.FuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
+                                          static_cast<int>(properties_.shared_bytes_per_block) - declared),
+                 "giving shared memory to " + kernel);
+    }
+  }
+
+  void copy(void* to, const void* from, std::size_t bytes, Queue queue) const {
+    if (bytes == 0) return;
+    const CurrentContext current(context_);
+    // Addresses say themselves on which side they are.
+    check_cuda(driver_.MemcpyAsync(address_of(to), address_of(from), bytes, stream_of(queue)),
+               "copying " + std::to_string(bytes) + " bytes");
+  }
+
+  const CudaDriver& driver_ = cuda_driver();
+  DeviceProperties properties_;
+  CUcontext context_ = nullptr;
+  CUmodule module_ = nullptr;
+  std::array<CUfunction, kKernels> functions_{};
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_cuda_device(int ordinal) { return std::make_unique<CudaDevice>(ordinal); }
+
+}  // namespace tpce::gpu

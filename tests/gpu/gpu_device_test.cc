@@ -1,0 +1,129 @@
+// Kernels on a device against tpce/, bit for bit: on the host executor always, on a GPU where there is one. The tests
+// whose names begin with Small are short enough for compute-sanitizer.
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "gpu/cuda_device.h"
+#include "gpu/host_device.h"
+#include "tpce/row_partial.h"
+
+namespace tpce::gpu {
+namespace {
+
+// A copy of host memory on the device, and back.
+template <class T>
+class OnDevice {
+ public:
+  OnDevice(Device& device, const std::vector<T>& values)
+      : device_(device), count_(values.size()), memory_(device.allocate(count_ * sizeof(T))) {
+    device.copy_to_device(memory_.get(), values.data(), count_ * sizeof(T), {});
+    device.synchronize({});
+  }
+  T* data() const { return static_cast<T*>(memory_.get()); }
+  std::vector<T> read() const {
+    std::vector<T> values(count_);
+    device_.copy_to_host(values.data(), data(), count_ * sizeof(T), {});
+    return values;
+  }
+
+ private:
+  Device& device_;
+  std::size_t count_;
+  Buffer memory_;
+};
+
+class GpuDevice : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "gpu_emulated") {
+      device_ = std::make_unique<HostDevice>();
+      return;
+    }
+    try {
+      device_ = open_cuda_device();
+    } catch (const std::runtime_error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+  bool emulated() const { return device_->type() == DeviceType::kCpu; }
+
+  std::unique_ptr<Device> device_;
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, GpuDevice, testing::Values("gpu_emulated", "gpu"),
+                         [](const auto& info) { return info.param; });
+
+template <class T>
+constexpr Kernel kRowPartials = Kernel::row_partials_fp32;
+template <>
+constexpr Kernel kRowPartials<BFloat16> = Kernel::row_partials_bf16;
+template <>
+constexpr Kernel kRowPartials<Float16> = Kernel::row_partials_fp16;
+
+// Rows of normal logits, the label of row i at class 7 i, read from `offset` elements behind an aligned address.
+template <class T>
+void expect_partials(Device& device, std::int64_t rows, std::int64_t columns, std::int64_t offset,
+                     std::int64_t segments) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(columns));
+  std::normal_distribution<float> normal(0.0f, 4.0f);
+  const std::int64_t stride = columns + offset;
+  std::vector<T> logits(static_cast<std::size_t>(offset + rows * stride));
+  for (T& logit : logits) round_to(normal(random), &logit);
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(rows));
+  for (std::int64_t i = 0; i < rows; ++i) labels[static_cast<std::size_t>(i)] = 7 * i % columns;
+
+  const OnDevice on_logits(device, logits);
+  const OnDevice on_labels(device, labels);
+  const std::vector<char> nothing(static_cast<std::size_t>(rows * segments) * Partials::bytes_per_row({}));
+  const OnDevice on_partials(device, nothing);
+  RowPartialsArguments<T> arguments{};
+  arguments.logits = on_logits.data() + offset;
+  arguments.row_stride = stride;
+  arguments.classes = columns;
+  arguments.labels = {on_labels.data(), true, -100, columns};
+  arguments.rows = rows;
+  arguments.segments = segments;
+  arguments.segment_columns = (columns + segments - 1) / segments;
+  arguments.into = Partials::in(on_partials.data(), rows * segments, {});
+  device.launch(kRowPartials<T>, {rows * segments, info_of(kRowPartials<T>).shared_bytes}, &arguments, {});
+
+  std::vector<char> bytes = on_partials.read();
+  const Partials found = Partials::in(bytes.data(), rows * segments, {});
+  for (std::int64_t i = 0; i < rows; ++i) {
+    RowPartial merged = found.load(i);
+    for (std::int64_t s = 1; s < segments; ++s) merge(merged, found.load(s * rows + i));
+    const RowPartial expected =
+        row_partial(logits.data() + offset + i * stride, columns, labels[static_cast<std::size_t>(i)]);
+    ASSERT_TRUE(merged == expected) << "row " << i << " of " << rows << " x " << columns << ", offset " << offset
+                                    << ", segments " << segments;
+  }
+}
+
+TEST_P(GpuDevice, SmallRowPartials) {
+  for (const std::int64_t columns : {1, 9, 1000, 5003}) {
+    expect_partials<float>(*device_, 3, columns, columns % 3, 1);
+    expect_partials<BFloat16>(*device_, 3, columns, columns % 5, 2);
+    expect_partials<Float16>(*device_, 3, columns, columns % 7, 1);
+  }
+}
+
+TEST_P(GpuDevice, RowPartialsOfAWholeVocabulary) {
+  if (emulated()) {
+    expect_partials<BFloat16>(*device_, 1, 64128, 0, 1);
+    return;
+  }
+  // Rows enough to fill the device several times over.
+  expect_partials<BFloat16>(*device_, 1024, 64128, 0, 1);
+  expect_partials<BFloat16>(*device_, 5, 262144, 1, 16);
+  expect_partials<float>(*device_, 512, 64128, 0, 1);
+  expect_partials<Float16>(*device_, 512, 32000, 3, 1);
+}
+
+}  // namespace
+}  // namespace tpce::gpu
