@@ -57,7 +57,7 @@ class GpuDevice : public testing::TestWithParam<std::string> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Devices, GpuDevice, testing::Values("gpu_emulated", "gpu"),
-                         [](const auto& info) { return info.param; });
+                         [](const auto& device) { return device.param; });
 
 template <class T>
 constexpr Kernel kRowPartials = Kernel::row_partials_fp32;
