@@ -16,8 +16,8 @@ constexpr std::align_val_t kAlignment{256};
 
 using Body = void (*)(HostBlock& block, const void* arguments);
 
-#define TPCE_GPU_BODY(name, body, arguments_type) \
-  [](HostBlock& block, const void* arguments) { body(block, *static_cast<const arguments_type*>(arguments)); },
+#define TPCE_GPU_BODY(name, body, ...) \
+  [](HostBlock& block, const void* arguments) { body(block, *static_cast<const __VA_ARGS__*>(arguments)); },
 constexpr Body kBodies[kKernels] = {TPCE_GPU_KERNELS(TPCE_GPU_BODY)};
 #undef TPCE_GPU_BODY
 

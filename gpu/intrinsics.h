@@ -133,4 +133,65 @@ TPCE_DEVICE_INLINE float widen_high(Float16, std::uint32_t word) {
 #endif
 }
 
+TPCE_DEVICE_INLINE Words4 load_16(const void* from) { return *static_cast<const Words4*>(from); }
+
+// Two numbers, rounded to 16 bits each as round_to() does, the first in the low half. Neither is NaN, and none rounds
+// to zero in bf16.
+TPCE_DEVICE_INLINE std::uint32_t round_pair(BFloat16, float low, float high) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t word;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  return word;
+#else
+  BFloat16 a;
+  BFloat16 b;
+  round_to(low, &a);
+  round_to(high, &b);
+  return std::uint32_t{b.bits} << 16 | a.bits;
+#endif
+}
+TPCE_DEVICE_INLINE std::uint32_t round_pair(Float16, float low, float high) {
+#if defined(__CUDA_ARCH__)
+  std::uint32_t word;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
+  asm("add.rn.f16x2 %0, %0, %1;" : "+r"(word) : "r"(0u));  // -0 + +0 is +0
+  return word;
+#else
+  Float16 a;
+  Float16 b;
+  round_to(low, &a);
+  round_to(high, &b);
+  return std::uint32_t{b.bits} << 16 | a.bits;
+#endif
+}
+
+// Stores kCount numbers, rounded as round_pair() takes them, where is_store_aligned().
+template <int kCount, class Out>
+TPCE_DEVICE_INLINE bool is_store_aligned(const Out* out) {
+  constexpr std::uintptr_t kBytes = kCount * sizeof(Out) < 16 ? kCount * sizeof(Out) : 16;
+  return reinterpret_cast<std::uintptr_t>(out) % kBytes == 0;
+}
+template <int kCount, class Out>
+TPCE_DEVICE_INLINE void store_rounded(const float (&numbers)[kCount], Out* out) {
+  if constexpr (sizeof(Out) == 2) {
+    struct alignas(kCount * 2) Words {
+      std::uint32_t word[kCount / 2];
+    } words;
+    TPCE_UNROLLED for (int i = 0; i < kCount / 2; ++i) {
+      words.word[i] = round_pair(Out{}, numbers[2 * i], numbers[2 * i + 1]);
+    }
+    *reinterpret_cast<Words*>(out) = words;
+  } else {
+    constexpr int kAtOnce = 16 / sizeof(Out);
+    struct alignas(16) Numbers {
+      Out number[kAtOnce];
+    };
+    TPCE_UNROLLED for (int i = 0; i < kCount; i += kAtOnce) {
+      Numbers some;
+      TPCE_UNROLLED for (int k = 0; k < kAtOnce; ++k) some.number[k] = static_cast<Out>(numbers[i + k]);
+      *reinterpret_cast<Numbers*>(out + i) = some;
+    }
+  }
+}
+
 }  // namespace tpce::gpu

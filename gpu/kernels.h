@@ -6,24 +6,59 @@
 #include <cstdint>
 #include <string_view>
 
+#include "gpu/finalize.h"
+#include "gpu/gradient.h"
+#include "gpu/merge.h"
+#include "gpu/reduce.h"
 #include "gpu/row_partials.h"
 
-// X(name, body, arguments): a body is a function template over Block besides; Shape of its arguments' kernel says the
-// threads of a block, how many blocks a multiprocessor should hold at the least, and the shared memory in bytes.
-#define TPCE_GPU_KERNELS(X)                                                    \
-  X(row_partials_fp32, row_partials<float>, RowPartialsArguments<float>)       \
-  X(row_partials_bf16, row_partials<BFloat16>, RowPartialsArguments<BFloat16>) \
-  X(row_partials_fp16, row_partials<Float16>, RowPartialsArguments<Float16>)
+// X(name, (body), arguments): (body)(block, arguments) runs a block. The type of the arguments, one for each kernel,
+// says how many threads a block has, how many blocks a multiprocessor should hold at the least, and the dynamic shared
+// memory of a block in bytes.
+#define TPCE_GPU_KERNELS(X)                                                                  \
+  X(row_partials_fp32, (row_partials<float>), RowPartialsArguments<float>)                   \
+  X(row_partials_bf16, (row_partials<BFloat16>), RowPartialsArguments<BFloat16>)             \
+  X(row_partials_fp16, (row_partials<Float16>), RowPartialsArguments<Float16>)               \
+  X(merge_partials, (merge_partials), MergeArguments)                                        \
+  X(finalize_rows, (finalize_rows), FinalizeArguments)                                       \
+  X(reduce_losses, (reduce_losses), ReduceLossesArguments)                                   \
+  X(reduce_squares, (reduce_squares), ReduceSquaresArguments)                                \
+  X(gradient_fp32, (gradient<float, float>), GradientArguments<float, float>)                \
+  X(gradient_bf16, (gradient<BFloat16, BFloat16>), GradientArguments<BFloat16, BFloat16>)    \
+  X(gradient_fp16, (gradient<Float16, Float16>), GradientArguments<Float16, Float16>)        \
+  X(gradient_fp32_bf16, (gradient<float, BFloat16>), GradientArguments<float, BFloat16>)     \
+  X(gradient_fp32_fp16, (gradient<float, Float16>), GradientArguments<float, Float16>)       \
+  X(gradient_fp32_fp64, (gradient<float, double>), GradientArguments<float, double>)         \
+  X(gradient_bf16_fp32, (gradient<BFloat16, float>), GradientArguments<BFloat16, float>)     \
+  X(gradient_bf16_fp16, (gradient<BFloat16, Float16>), GradientArguments<BFloat16, Float16>) \
+  X(gradient_bf16_fp64, (gradient<BFloat16, double>), GradientArguments<BFloat16, double>)   \
+  X(gradient_fp16_fp32, (gradient<Float16, float>), GradientArguments<Float16, float>)       \
+  X(gradient_fp16_bf16, (gradient<Float16, BFloat16>), GradientArguments<Float16, BFloat16>) \
+  X(gradient_fp16_fp64, (gradient<Float16, double>), GradientArguments<Float16, double>)     \
+  X(squares_fp32, (squares<float>), SquaresArguments<float>)                                 \
+  X(squares_bf16, (squares<BFloat16>), SquaresArguments<BFloat16>)                           \
+  X(squares_fp16, (squares<Float16>), SquaresArguments<Float16>)
 
 namespace tpce::gpu {
 
-#define TPCE_GPU_ENUMERATOR(name, body, arguments) name,
+#define TPCE_GPU_ENUMERATOR(name, body, ...) name,
 enum class Kernel : int { TPCE_GPU_KERNELS(TPCE_GPU_ENUMERATOR) };
 #undef TPCE_GPU_ENUMERATOR
 
-#define TPCE_GPU_ONE(name, body, arguments) +1
+#define TPCE_GPU_ONE(name, body, ...) +1
 inline constexpr int kKernels = 0 TPCE_GPU_KERNELS(TPCE_GPU_ONE);
 #undef TPCE_GPU_ONE
+
+// The kernel that takes these arguments.
+template <class Arguments>
+struct KernelOf;
+#define TPCE_GPU_KERNEL_OF(name, body, ...)       \
+  template <>                                     \
+  struct KernelOf<__VA_ARGS__> {                  \
+    static constexpr Kernel value = Kernel::name; \
+  };
+TPCE_GPU_KERNELS(TPCE_GPU_KERNEL_OF)
+#undef TPCE_GPU_KERNEL_OF
 
 struct KernelInfo {
   std::string_view name;
@@ -33,12 +68,10 @@ struct KernelInfo {
   std::size_t arguments_bytes;
 };
 
-inline constexpr KernelInfo kKernelInfos[kKernels] = {
-#define TPCE_GPU_INFO(name, body, arguments) \
-  {#name, arguments::kThreads, arguments::kBlocks, arguments::kSharedBytes, sizeof(arguments)},
-    TPCE_GPU_KERNELS(TPCE_GPU_INFO)
+#define TPCE_GPU_INFO(name, body, ...) \
+  {#name, __VA_ARGS__::kThreads, __VA_ARGS__::kBlocks, __VA_ARGS__::kSharedBytes, sizeof(__VA_ARGS__)},
+inline constexpr KernelInfo kKernelInfos[kKernels] = {TPCE_GPU_KERNELS(TPCE_GPU_INFO)};
 #undef TPCE_GPU_INFO
-};
 
 constexpr const KernelInfo& info_of(Kernel kernel) { return kKernelInfos[static_cast<int>(kernel)]; }
 

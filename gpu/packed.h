@@ -37,6 +37,10 @@ struct Packed {
     return max3_u32(word, word << 16, word) & kValue;
   }
   static TPCE_DEVICE_INLINE float value(std::uint32_t joined) { return widen_high(T{}, joined); }
+  // Value i of 16 bytes.
+  static TPCE_DEVICE_INLINE float at(const Words4& words, int i) {
+    return i % 2 == 0 ? low(words.word[i / 2]) : high(words.word[i / 2]);
+  }
 };
 
 template <>
@@ -53,6 +57,7 @@ struct Packed<float> {
   static TPCE_DEVICE_INLINE std::uint32_t joined_signed(std::uint32_t word) { return word; }
   static TPCE_DEVICE_INLINE std::uint32_t joined_unsigned(std::uint32_t word) { return word; }
   static TPCE_DEVICE_INLINE float value(std::uint32_t joined) { return bit_cast<float>(joined); }
+  static TPCE_DEVICE_INLINE float at(const Words4& words, int i) { return bit_cast<float>(words.word[i]); }
 };
 
 // The largest signed and unsigned integers of some words.

@@ -2,23 +2,12 @@
 // one row; segments of a row merge exactly.
 #pragma once
 
+#include "gpu/labels.h"
+#include "gpu/merge.h"
 #include "gpu/row_walk.h"
 #include "tpce/backend.h"
 
 namespace tpce::gpu {
-
-// Labels on the device; a label outside [0, vocab) that is not ignore_index sets RowPartial::kBadLabel.
-struct LabelView {
-  const void* data;
-  bool wide;
-  std::int64_t ignore_index;
-  std::int64_t vocab;
-
-  TPCE_DEVICE std::int64_t at(std::int64_t row) const {
-    return wide ? static_cast<const std::int64_t*>(data)[row] : static_cast<const std::int32_t*>(data)[row];
-  }
-  TPCE_DEVICE bool is_bad(std::int64_t label) const { return (label < 0 || label >= vocab) && label != ignore_index; }
-};
 
 template <class T>
 struct RowPartialsArguments {
@@ -113,8 +102,6 @@ TPCE_DEVICE_INLINE RowPartial partial_with_target(Block& block, const Segment<T>
   partial.flags |= RowPartial::kTargetHere;
   return partial;
 }
-
-struct NoState {};
 
 template <class T, class Block>
 TPCE_DEVICE void row_partials(Block& block, const RowPartialsArguments<T>& arguments) {

@@ -1,6 +1,6 @@
 #include "tpce/backend.h"
 
-#include <algorithm>
+#include <cstring>
 
 namespace tpce {
 
@@ -22,13 +22,14 @@ Partials Partials::in(void* memory, std::int64_t rows, const Options&) {
   return partials;
 }
 
-void RowResults::store(std::int64_t i, const FinalRow& row) const {
-  const bool is_number = row.saved.status == RowStatus::kValid || row.saved.status == RowStatus::kIgnored;
-  saved[i] = row.saved;
-  nll[i] = is_number ? static_cast<float>(row.nll) : canonical_nan();
-  if (lse != nullptr) lse[i] = is_number ? static_cast<float>(row.lse) : canonical_nan();
-  if (nll_fp64 != nullptr) nll_fp64[i] = row.nll;
-  if (lse_fp64 != nullptr) lse_fp64[i] = row.lse;
+std::size_t Backend::workspace_bytes(const Batch&, const Options&, std::int64_t) const { return 0; }
+
+void Backend::copy_in(void* to, const void* from, std::size_t bytes, Queue) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
+}
+
+void Backend::copy_out(void* to, const void* from, std::size_t bytes, Queue) {
+  if (bytes > 0) std::memcpy(to, from, bytes);
 }
 
 void Backend::forward_backward(const Batch& batch, const Options& options, const GradientTask& task,
@@ -40,17 +41,6 @@ void Backend::forward_backward(const Batch& batch, const Options& options, const
   GradientTask with_saved = task;
   with_saved.saved = results.saved;
   gradient(batch, options, with_saved, queue);
-}
-
-void merge(LossSum& into, const LossSum& from, std::int64_t first_row) {
-  const auto first_of = [&](std::int64_t a, std::int64_t b) {
-    return b == LossSum::kNoRow ? a : std::min(a, first_row + b);
-  };
-  merge(into.nll, from.nll);
-  into.valid_rows += from.valid_rows;
-  into.first_not_finite = first_of(into.first_not_finite, from.first_not_finite);
-  into.first_target_missing = first_of(into.first_target_missing, from.first_target_missing);
-  into.first_target_twice = first_of(into.first_target_twice, from.first_target_twice);
 }
 
 }  // namespace tpce

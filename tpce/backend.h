@@ -69,8 +69,15 @@ struct RowResults {
   double* nll_fp64 = nullptr;
   double* lse_fp64 = nullptr;
 
-  // Rounds the row once to fp32. Host memory only.
-  void store(std::int64_t i, const FinalRow& row) const;
+  // Rounds the row once to fp32.
+  TPCE_HOST_DEVICE void store(std::int64_t i, const FinalRow& row) const {
+    const bool is_number = row.saved.status == RowStatus::kValid || row.saved.status == RowStatus::kIgnored;
+    saved[i] = row.saved;
+    nll[i] = is_number ? static_cast<float>(row.nll) : canonical_nan();
+    if (lse != nullptr) lse[i] = is_number ? static_cast<float>(row.lse) : canonical_nan();
+    if (nll_fp64 != nullptr) nll_fp64[i] = row.nll;
+    if (lse_fp64 != nullptr) lse_fp64[i] = row.lse;
+  }
 };
 
 // What reduce() gathers over the rows of a batch, in any order and grouping.
@@ -83,12 +90,44 @@ struct LossSum {
   std::int64_t first_not_finite = kNoRow;
   std::int64_t first_target_missing = kNoRow;
   std::int64_t first_target_twice = kNoRow;
+  std::int64_t first_bad_label = kNoRow;
 };
 
-// Adds the sum of other rows, whose first one is row first_row of the rows of `into`.
-void merge(LossSum& into, const LossSum& from, std::int64_t first_row);
+namespace loss_sum_detail {
 
-// Gradient of the whole result with respect to each row's loss: per_row[T], or one value for every row.
+TPCE_HOST_DEVICE inline void take_first(std::int64_t& first, std::int64_t row) {
+  if (row < first) first = row;
+}
+
+}  // namespace loss_sum_detail
+
+// Adds one row.
+TPCE_HOST_DEVICE inline void add(LossSum& sum, RowStatus status, float nll, std::int64_t row) {
+  using loss_sum_detail::take_first;
+  if (status == RowStatus::kIgnored) return;
+  if (status == RowStatus::kNotFinite) take_first(sum.first_not_finite, row);
+  if (status == RowStatus::kTargetMissing) take_first(sum.first_target_missing, row);
+  if (status == RowStatus::kTargetTwice) take_first(sum.first_target_twice, row);
+  if (status == RowStatus::kBadLabel) take_first(sum.first_bad_label, row);
+  sum.valid_rows += 1;
+  add(sum.nll, nll);
+}
+
+// Adds the sum of other rows, whose first one is row first_row of the rows of `into`.
+TPCE_HOST_DEVICE inline void merge(LossSum& into, const LossSum& from, std::int64_t first_row) {
+  const auto take = [&](std::int64_t& first, std::int64_t row) {
+    if (row != LossSum::kNoRow) loss_sum_detail::take_first(first, first_row + row);
+  };
+  merge(into.nll, from.nll);
+  into.valid_rows += from.valid_rows;
+  take(into.first_not_finite, from.first_not_finite);
+  take(into.first_target_missing, from.first_target_missing);
+  take(into.first_target_twice, from.first_target_twice);
+  take(into.first_bad_label, from.first_bad_label);
+}
+
+// Gradient of the whole result with respect to each row's loss: per_row[T], at the backend's place, or one value for
+// every row.
 struct Upstream {
   double scalar = 1.0;
   const float* per_row = nullptr;
@@ -103,11 +142,15 @@ struct GradientTask {
   Upstream upstream;
   // One matrix for each shard of the batch, [T, shard width]; empty where only the squares are wanted.
   std::span<const Matrix> gradients;
-  // Adds the squares of the fp32 gradients, before they are rounded to the gradient's type; may be null.
+  // Adds the squares of the fp32 gradients, before they are rounded to the gradient's type; at the backend's place, may
+  // be null.
   BinnedSum* squares = nullptr;
 };
 
-// Arguments are checked by the driver (cross_entropy.h), not here: shapes fit, labels are in range, places are right.
+// Arguments are checked by the driver (cross_entropy.h), not here: shapes fit, labels in host memory are in range,
+// places are right. A label at the backend's place that is out of range makes its row NaN, and shows in LossSum. Calls
+// that take a queue may return before they are done; but for copy_out() and what allocate() and release do, none waits
+// for the queue or allocates.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -118,6 +161,14 @@ class Backend {
   // Memory at this backend's place, aligned to at least 64 bytes. Throws std::bad_alloc.
   virtual Buffer allocate(std::size_t bytes) const = 0;
 
+  // Bytes of the queue's workspace that the calls below want, for up to `rows` rows of the batch.
+  virtual std::size_t workspace_bytes(const Batch& batch, const Options& options, std::int64_t rows) const;
+
+  // From host memory to the backend's place, and back. copy_out() returns once the bytes are there, and with them all
+  // that was asked of the queue before: it throws what has failed since.
+  virtual void copy_in(void* to, const void* from, std::size_t bytes, Queue queue);
+  virtual void copy_out(void* to, const void* from, std::size_t bytes, Queue queue);
+
   // Partials of the rows over all shards of the batch. Rows whose label is ignore_index are not read.
   virtual void partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into,
                         Queue queue) = 0;
@@ -127,7 +178,7 @@ class Backend {
 
   virtual void finalize(const Partials& partials, const Options& options, const RowResults& results, Queue queue) = 0;
 
-  // Adds the rows to sum; first_row is the batch's index of the first of them.
+  // Adds the rows to sum, which lies at the backend's place; first_row is the batch's index of the first of them.
   virtual void reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue queue) = 0;
 
   // Gradients of the logits. A gradient may be the logits themselves (same data, stride and type): each element is read

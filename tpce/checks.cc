@@ -41,10 +41,13 @@ void check_matrix(const std::string& what, const BasicMatrix<Void>& matrix, std:
   }
 }
 
-void check_labels(const Batch& batch, const Options& options) {
-  if (batch.labels.place().type != DeviceType::kCpu) fail("labels: not in host memory, where they are read");
+void check_labels(const Batch& batch, const Options& options, const Backend& backend) {
   if (batch.rows() < 0) fail("labels: got " + text(batch.rows()) + " of them, expected at least 0");
   if (batch.rows() > 0 && batch.labels.is_null()) fail("labels: data is null");
+  if (batch.labels.place().type != DeviceType::kCpu) {  // the backend reads them, and its sum tells of a bad one
+    if (batch.labels.place().type == backend.capabilities().device) return;
+    fail("labels: neither in host memory nor in that of backend '" + std::string(backend.name()) + "'");
+  }
   for (std::int64_t i = 0; i < batch.rows(); ++i) {
     const std::int64_t label = batch.labels[i];
     if ((label < 0 || label >= batch.vocab) && label != options.ignore_index) {
@@ -169,10 +172,14 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
            " is missing, and no other rank holds it");
     }
   }
-  check_labels(batch, options);
+  check_labels(batch, options, backend);
 }
 
 void check_rows(const LossSum& sum, const Options& options) {
+  if (sum.first_bad_label != LossSum::kNoRow) {
+    fail_alike("labels: row " + text(sum.first_bad_label) + " has a label that is neither a class nor ignore_index " +
+               text(options.ignore_index));
+  }
   if (sum.first_target_missing != LossSum::kNoRow) {
     fail_alike("shards: the target of row " + text(sum.first_target_missing) + " is held by no shard");
   }

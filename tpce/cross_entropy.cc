@@ -56,6 +56,60 @@ std::int64_t rows_of_chunk(const Batch& batch, const Runtime& runtime) {
   return std::clamp<std::int64_t>(batch.rows(), 1, std::max<std::int64_t>(runtime.rows_per_chunk, 1));
 }
 
+// The caller's queue with a workspace for this batch.
+class WithWorkspace {
+ public:
+  WithWorkspace(const Batch& batch, const Options& options, const Runtime& runtime, std::int64_t rows)
+      : bytes_(runtime.backend.workspace_bytes(batch, options, rows)),
+        memory_(runtime.backend.allocate(bytes_)),
+        queue_{runtime.queue.stream, memory_.get(), bytes_} {}
+
+  Queue queue() const { return queue_; }
+
+ private:
+  std::size_t bytes_;
+  Buffer memory_;
+  Queue queue_;
+};
+
+// One value at the backend's place.
+template <class T>
+class Placed {
+ public:
+  Placed(Backend& backend, Queue queue) : backend_(backend), queue_(queue), memory_(backend.allocate(sizeof(T))) {
+    const T initial{};
+    backend_.copy_in(memory_.get(), &initial, sizeof(T), queue_);
+  }
+
+  T& there() { return *static_cast<T*>(memory_.get()); }
+  T wait_for() {
+    T value;
+    backend_.copy_out(&value, memory_.get(), sizeof(T), queue_);
+    return value;
+  }
+
+ private:
+  Backend& backend_;
+  Queue queue_;
+  Buffer memory_;
+};
+
+std::int64_t count_valid_rows(const Batch& batch, const Options& options, const Runtime& runtime) {
+  Labels labels = batch.labels;
+  std::vector<char> copy;
+  if (labels.place().type != DeviceType::kCpu) {
+    const std::size_t size = labels.is_wide() ? sizeof(std::int64_t) : sizeof(std::int32_t);
+    copy.resize(static_cast<std::size_t>(labels.size()) * size);
+    runtime.backend.copy_out(copy.data(), labels.data(), copy.size(), runtime.queue);
+    const void* first = copy.data();
+    labels = labels.is_wide() ? Labels(static_cast<const std::int64_t*>(first), labels.size())
+                              : Labels(static_cast<const std::int32_t*>(first), labels.size());
+  }
+  std::int64_t valid = 0;
+  for (std::int64_t i = 0; i < labels.size(); ++i) valid += labels[i] != options.ignore_index ? 1 : 0;
+  return valid;
+}
+
 // An error of this rank must end the others too, which wait for it in a collective.
 template <class Body>
 auto abort_on_error(Communicator& communicator, Body&& body) {
@@ -83,7 +137,6 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
                               const Runtime& runtime) {
   Backend& backend = runtime.backend;
   Communicator& communicator = runtime.communicator;
-  const Queue queue = runtime.queue;
   const DefaultFloatMode mode;
   return abort_on_error(communicator, [&] {
     check_ranks(batch, options, runtime);
@@ -94,7 +147,9 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
     const Buffer partials = backend.allocate(2 * partial_bytes);
     const Buffer chunk_nll = backend.allocate(chunk_size * sizeof(float));
     Saved saved(batch, options, backend.allocate(static_cast<std::size_t>(batch.rows()) * sizeof(SavedRow)));
-    LossSum sum;
+    const WithWorkspace workspace(batch, options, runtime, chunk_rows);
+    const Queue queue = workspace.queue();
+    Placed<LossSum> placed_sum(backend, queue);
 
     const auto complete = [&](const Chunk& chunk) {
       communicator.finish(chunk.pending, queue);
@@ -102,7 +157,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
           chunk_results(rows, chunk.rows, static_cast<SavedRow*>(saved.rows_.get()) + chunk.rows.first,
                         static_cast<float*>(chunk_nll.get()));
       backend.finalize(chunk.partials, options, results, queue);
-      backend.reduce(results, chunk.rows.first, sum, queue);
+      backend.reduce(results, chunk.rows.first, placed_sum.there(), queue);
     };
 
     // While one chunk's collective is in flight, the next chunk's partials are made.
@@ -118,6 +173,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
     }
     if (in_flight) complete(*in_flight);
 
+    const LossSum sum = placed_sum.wait_for();
     check_rows(sum, options);
     saved.valid_rows_ = sum.valid_rows;
     return Forward{reduced_loss(sum, batch.rows(), options), sum, std::move(saved)};
@@ -158,16 +214,19 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
     check_upstream(upstream, saved.options_);
     const Batch batch = saved.batch();
     const bool in_place = check_gradients(batch, gradients, runtime.backend).in_place;
-    BinnedSum local;
+    const WithWorkspace workspace(batch, saved.options_, runtime, batch.rows());
+    std::optional<Placed<BinnedSum>> placed;
+    if (squares != nullptr) placed.emplace(runtime.backend, workspace.queue());
     saved.logits_overwritten_ = in_place;
     runtime.backend.gradient(batch, saved.options_,
                              {.rows = {0, batch.rows()},
                               .saved = saved.rows(),
                               .upstream = row_upstream(upstream, saved.options_, saved.valid_rows_),
                               .gradients = gradients,
-                              .squares = squares != nullptr ? &local : nullptr},
-                             runtime.queue);
-    if (squares != nullptr) {
+                              .squares = placed ? &placed->there() : nullptr},
+                             workspace.queue());
+    if (placed) {
+      BinnedSum local = placed->wait_for();
       runtime.communicator.all_reduce(local);
       merge(*squares, local);
     }
@@ -189,12 +248,14 @@ Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, 
   check_ranks(batch, options, runtime);
   check_upstream(arguments.upstream, options);
   check_gradients(batch, arguments.gradients, runtime.backend);
-  std::int64_t valid_rows = 0;
-  for (std::int64_t i = 0; i < batch.rows(); ++i) valid_rows += batch.labels[i] != options.ignore_index ? 1 : 0;
+  const std::int64_t valid_rows = count_valid_rows(batch, options, runtime);
   const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
   const Buffer saved = runtime.backend.allocate(static_cast<std::size_t>(chunk_rows) * sizeof(SavedRow));
   const Buffer chunk_nll = runtime.backend.allocate(static_cast<std::size_t>(chunk_rows) * sizeof(float));
-  LossSum sum;
+  const WithWorkspace workspace(batch, options, runtime, chunk_rows);
+  Placed<LossSum> placed_sum(runtime.backend, workspace.queue());
+  std::optional<Placed<BinnedSum>> placed_squares;
+  if (arguments.squares != nullptr) placed_squares.emplace(runtime.backend, workspace.queue());
   for (std::int64_t first = 0; first < batch.rows(); first += chunk_rows) {
     const RowRange chunk{first, std::min(chunk_rows, batch.rows() - first)};
     const RowResults results =
@@ -204,10 +265,12 @@ Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, 
                                       .saved = nullptr,
                                       .upstream = row_upstream(arguments.upstream, options, valid_rows),
                                       .gradients = arguments.gradients,
-                                      .squares = arguments.squares},
-                                     results, runtime.queue);
-    runtime.backend.reduce(results, first, sum, runtime.queue);
+                                      .squares = placed_squares ? &placed_squares->there() : nullptr},
+                                     results, workspace.queue());
+    runtime.backend.reduce(results, first, placed_sum.there(), workspace.queue());
   }
+  const LossSum sum = placed_sum.wait_for();
+  if (placed_squares) merge(*arguments.squares, placed_squares->wait_for());
   check_rows(sum, options);
   return reduced_loss(sum, batch.rows(), options);
 }

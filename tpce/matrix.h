@@ -17,9 +17,12 @@ struct Place {
   friend bool operator==(const Place& a, const Place& b) { return a.type == b.type && a.id == b.id; }
 };
 
-// A CUDA stream on a device; null on the host.
+// A CUDA stream on a device; null on the host. Calls on one queue run one after another, so that they share one
+// workspace, at the backend's place: of as many bytes as Backend::workspace_bytes() asks for.
 struct Queue {
   void* stream = nullptr;
+  void* workspace = nullptr;
+  std::size_t workspace_bytes = 0;
 };
 
 // A row-major matrix [rows, cols]. row_stride counts elements, is at least cols, and may exceed it (a slice of a wider
@@ -110,6 +113,8 @@ class Labels {
   std::int64_t size() const { return count_; }
   Place place() const { return place_; }
   bool is_null() const { return data_ == nullptr; }
+  const void* data() const { return data_; }
+  bool is_wide() const { return wide_; }  // int64
 
   // Labels of rows [first, first + count).
   Labels range(std::int64_t first, std::int64_t count) const {

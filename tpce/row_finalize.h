@@ -13,6 +13,7 @@ enum class RowStatus : std::uint32_t {
   kNotFinite,      // NaN or +inf in the row, or every logit -inf: loss and gradients are NaN
   kTargetMissing,  // no shard holds the target: an error
   kTargetTwice,    // two shards hold it: an error
+  kBadLabel,       // the label is no class: an error
 };
 
 // All that backward needs of a row, beside its logits: 24 bytes.
@@ -39,7 +40,9 @@ TPCE_HOST_DEVICE inline FinalRow finalize(const RowPartial& partial) {
   if ((partial.flags & RowPartial::kIgnored) != 0) return row;
   const RowClass row_class = class_of(partial.max_logit);
   const bool nothing = row_class == RowClass::kEmpty && partial.target_logit == -infinity;
-  if ((partial.flags & RowPartial::kTargetTwice) != 0) {
+  if ((partial.flags & RowPartial::kBadLabel) != 0) {
+    row.saved.status = RowStatus::kBadLabel;
+  } else if ((partial.flags & RowPartial::kTargetTwice) != 0) {
     row.saved.status = RowStatus::kTargetTwice;
   } else if ((partial.flags & RowPartial::kTargetHere) == 0) {
     row.saved.status = RowStatus::kTargetMissing;

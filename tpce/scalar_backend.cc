@@ -1,6 +1,5 @@
 #include "tpce/scalar_backend.h"
 
-#include <algorithm>
 #include <array>
 #include <new>
 
@@ -84,14 +83,7 @@ void ScalarBackend::finalize(const Partials& partials, const Options&, const Row
 
 void ScalarBackend::reduce(const RowResults& results, std::int64_t first_row, LossSum& sum, Queue) {
   for (std::int64_t i = 0; i < results.rows; ++i) {
-    const RowStatus status = results.saved[i].status;
-    if (status == RowStatus::kIgnored) continue;
-    const std::int64_t row = first_row + i;
-    if (status == RowStatus::kNotFinite) sum.first_not_finite = std::min(sum.first_not_finite, row);
-    if (status == RowStatus::kTargetMissing) sum.first_target_missing = std::min(sum.first_target_missing, row);
-    if (status == RowStatus::kTargetTwice) sum.first_target_twice = std::min(sum.first_target_twice, row);
-    sum.valid_rows += 1;
-    add(sum.nll, results.nll[i]);
+    add(sum, results.saved[i].status, results.nll[i], first_row + i);
   }
 }
 

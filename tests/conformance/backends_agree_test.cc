@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "gpu/gpu_backend.h"
+#include "gpu/host_device.h"
 #include "simd/simd_backend.h"
 #include "tpce/cross_entropy.h"
 #include "tpce/scalar_backend.h"
@@ -40,6 +42,13 @@ std::vector<Candidate> candidates() {
     }
   }
   list.push_back({"scalar", [] { return std::make_unique<ScalarBackend>(); }});
+  // One that cuts rows to keep its multiprocessors busy, and one that does not.
+  for (const int multiprocessors : {1, 6}) {
+    list.push_back({"gpu_emulated_multiprocessors" + std::to_string(multiprocessors), [multiprocessors] {
+                      const gpu::HostDeviceOptions options{.seed = 11, .multiprocessors = multiprocessors};
+                      return std::make_unique<gpu::GpuBackend>(std::make_unique<gpu::HostDevice>(options));
+                    }});
+  }
   for (const int threads : {2, 5}) {
     list.push_back({"simd_std_thread" + std::to_string(threads), [threads] {
                       return std::make_unique<simd::SimdBackend>(simd::SimdOptions{},

@@ -126,7 +126,7 @@ TEST_F(Checks, LabelsThatCannotBeRead) {
   SelfCommunicator self;
   const auto refused = [&] { return refusal([&] { check_batch(batch, options, backend, self); }); };
   batch.labels = Labels(problem.labels().data(), 3, {DeviceType::kCuda, 0});
-  EXPECT_EQ(refused(), "labels: not in host memory, where they are read");
+  EXPECT_EQ(refused(), "labels: neither in host memory nor in that of backend 'scalar'");
   batch.labels = Labels(static_cast<const std::int32_t*>(nullptr), 3);
   EXPECT_EQ(refused(), "labels: data is null");
   std::vector<Shard> shards = problem.shards();
@@ -186,6 +186,8 @@ TEST_F(Checks, RowsAfterTheMerge) {
   EXPECT_EQ(rows_refusal(sum), "shards: the target of row 9 is held by two shards");
   sum.first_target_missing = 2;
   EXPECT_EQ(rows_refusal(sum), "shards: the target of row 2 is held by no shard");
+  sum.first_bad_label = 7;
+  EXPECT_EQ(rows_refusal(sum), "labels: row 7 has a label that is neither a class nor ignore_index -100");
 }
 
 TEST_F(Checks, GradientCount) {
