@@ -99,8 +99,12 @@ void GpuBackend::partials(const Batch& batch, const Options& options, RowRange r
                           Queue queue) {
   const LabelView labels = labels_of(batch, options, rows, queue);
   if (batch.shards.empty()) {  // no class is here; what the labels say still is
-    launch(RowPartialsArguments<float>{.labels = labels, .rows = rows.count, .segments = 1, .into = into}, rows.count,
-           queue);
+    RowPartialsArguments<float> nothing{};
+    nothing.labels = labels;
+    nothing.rows = rows.count;
+    nothing.segments = 1;
+    nothing.into = into;
+    launch(nothing, rows.count, queue);
     return;
   }
   bool keeps = false;
