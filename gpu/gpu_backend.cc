@@ -47,6 +47,23 @@ class Workspace {
   std::size_t used_ = 0;
 };
 
+// The rows of a task in one shard; labels and segments are for the caller to fill in.
+template <class T>
+GradientRows<T> rows_of(const Batch& batch, const Shard& shard, const GradientTask& task) {
+  const std::int64_t first = task.rows.first;
+  return {.logits = shard.logits.row<T>(first),
+          .row_stride = shard.logits.row_stride,
+          .columns = shard.logits.cols,
+          .classes = batch.classes_in(shard),
+          .first_class = batch.plan.first_class(shard.index),
+          .labels = {},
+          .saved = task.saved,
+          .upstream = task.upstream.scalar,
+          .upstream_of_row = task.upstream.per_row != nullptr ? task.upstream.per_row + first : nullptr,
+          .segments = 1,
+          .segment_columns = shard.logits.cols};
+}
+
 }  // namespace
 
 Capabilities GpuBackend::capabilities() const {
@@ -160,18 +177,10 @@ void GpuBackend::gradient(const Batch& batch, const Options& options, const Grad
     const std::int64_t blocks = rows.count * segments;
     visit_narrow_dtype(shard.logits.dtype, [&](auto logit) {
       using T = decltype(logit);
-      const GradientRows<T> gradient_rows{
-          .logits = shard.logits.row<T>(rows.first),
-          .row_stride = shard.logits.row_stride,
-          .columns = shard.logits.cols,
-          .classes = batch.classes_in(shard),
-          .first_class = batch.plan.first_class(shard.index),
-          .labels = labels,
-          .saved = task.saved,
-          .upstream = task.upstream.scalar,
-          .upstream_of_row = task.upstream.per_row != nullptr ? task.upstream.per_row + rows.first : nullptr,
-          .segments = segments,
-          .segment_columns = quotient_up(shard.logits.cols, segments)};
+      GradientRows<T> gradient_rows = rows_of<T>(batch, shard, task);
+      gradient_rows.labels = labels;
+      gradient_rows.segments = segments;
+      gradient_rows.segment_columns = quotient_up(shard.logits.cols, segments);
       if (task.squares != nullptr) {  // before a gradient may overwrite the logits
         auto* parts =
             static_cast<BinnedSum*>(Workspace(queue).take(static_cast<std::size_t>(blocks) * sizeof(BinnedSum)));
@@ -189,8 +198,29 @@ void GpuBackend::gradient(const Batch& batch, const Options& options, const Grad
   }
 }
 
+bool GpuBackend::fuse(const Batch& batch, const Options& options, const GradientTask& task, const RowResults& results,
+                      Queue queue) {
+  if (batch.shards.size() != 1 || task.gradients.size() != 1 || task.squares != nullptr) return false;
+  const Shard& shard = batch.shards.front();
+  const Matrix& gradients = task.gradients.front();
+  // Rows that would leave multiprocessors idle are cut instead.
+  if (gradients.dtype != shard.logits.dtype || segments_of(task.rows.count, shard.logits.cols) > 1) return false;
+  return visit_narrow_dtype(shard.logits.dtype, [&](auto element) {
+    using T = decltype(element);
+    using Arguments = FusedArguments<T>;
+    const std::size_t shared_bytes = Arguments::shared_bytes(batch.classes_in(shard));
+    if (shared_bytes > device_->properties().shared_bytes_per_block) return false;
+    Arguments arguments{rows_of<T>(batch, shard, task), results, gradients.row<T>(task.rows.first),
+                        gradients.row_stride};
+    arguments.rows.labels = labels_of(batch, options, task.rows, queue);
+    device_->launch(KernelOf<Arguments>::value, {task.rows.count, shared_bytes}, &arguments, queue);
+    return true;
+  });
+}
+
 void GpuBackend::forward_backward(const Batch& batch, const Options& options, const GradientTask& task,
                                   const RowResults& results, Queue queue) {
+  if (fuse(batch, options, task, results, queue)) return;
   Workspace workspace(queue);
   const std::int64_t count = task.rows.count;
   const Partials merged =

@@ -33,6 +33,10 @@ class GpuBackend final : public Backend {
   // Blocks that share a row of `columns`, where there are too few rows to keep the device busy.
   std::int64_t segments_of(std::int64_t rows, std::int64_t columns) const;
 
+  // forward_backward() by one kernel; false, and nothing done, where a row does not fit or the task asks for more.
+  bool fuse(const Batch& batch, const Options& options, const GradientTask& task, const RowResults& results,
+            Queue queue);
+
   // Takes from the queue's workspace what it uses.
   LabelView labels_of(const Batch& batch, const Options& options, RowRange rows, Queue& queue);
 

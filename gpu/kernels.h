@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "gpu/finalize.h"
+#include "gpu/fused.h"
 #include "gpu/gradient.h"
 #include "gpu/merge.h"
 #include "gpu/reduce.h"
@@ -37,7 +38,10 @@
   X(gradient_fp16_fp64, (gradient<Float16, double>), GradientArguments<Float16, double>)     \
   X(squares_fp32, (squares<float>), SquaresArguments<float>)                                 \
   X(squares_bf16, (squares<BFloat16>), SquaresArguments<BFloat16>)                           \
-  X(squares_fp16, (squares<Float16>), SquaresArguments<Float16>)
+  X(squares_fp16, (squares<Float16>), SquaresArguments<Float16>)                             \
+  X(fused_fp32, (fused<float>), FusedArguments<float>)                                       \
+  X(fused_bf16, (fused<BFloat16>), FusedArguments<BFloat16>)                                 \
+  X(fused_fp16, (fused<Float16>), FusedArguments<Float16>)
 
 namespace tpce::gpu {
 

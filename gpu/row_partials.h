@@ -13,7 +13,7 @@ template <class T>
 struct RowPartialsArguments {
   static constexpr int kThreads = RowCut<T>::kThreads;
   static constexpr int kBlocks = 6;
-  static constexpr std::size_t kSharedBytes = RowCut<T>::kSlots * sizeof(T) + 16;
+  static constexpr std::size_t kSharedBytes = TwoTiles::kSlots<RowCut<T>> * sizeof(T) + 16;
 
   const T* logits;           // of the first row
   std::int64_t row_stride;   // in elements
@@ -33,16 +33,16 @@ struct BlockMaximum {
 };
 
 // The partial of a segment without its target, given to every thread.
-template <class T, class Block>
-TPCE_DEVICE_INLINE RowPartial partial_of_segment(Block& block, const Segment<T>& segment) {
-  auto slots = block.template shared<T>(RowCut<T>::kSlots);
+template <class Slots, class Cut, class Block, class View, class T>
+TPCE_DEVICE_INLINE RowPartial partial_of_segment(Block& block, const View& slots, const Segment<T>& segment,
+                                                 const Cut& cut) {
   auto row_bin = block.template shared<std::int32_t>(1);
   auto sums = block.template registers<ThreadSum>();
   block.phase(sums, [&](int thread, ThreadSum&) {
     if (thread == 0) row_bin.write(0, ThreadSum::kNoBin);
   });
   block.phase(sums, [&](int thread, ThreadSum& sum) {
-    ThreadWalk<T, Block, decltype(slots), decltype(row_bin)>{block, slots, row_bin, sum}.add_row(segment, thread);
+    ThreadWalk<Cut, Slots, Block, View, decltype(row_bin)>{block, slots, row_bin, sum}.add_row(segment, cut, thread);
   });
 
   const BlockMaximum joined = block.reduce(
@@ -89,10 +89,9 @@ TPCE_DEVICE_INLINE RowPartial partial_of_segment(Block& block, const Segment<T>&
   return partial;
 }
 
-// With the target's logit, where it is in the segment.
-template <class T, class Block>
-TPCE_DEVICE_INLINE RowPartial partial_with_target(Block& block, const Segment<T>& segment) {
-  RowPartial partial = partial_of_segment(block, segment);
+// A partial with the target's logit, where it is in the segment.
+template <class T>
+TPCE_DEVICE_INLINE RowPartial with_target(RowPartial partial, const Segment<T>& segment) {
   if (segment.target < 0) return partial;
   const float target_logit = widen(segment.logits[segment.target]) + 0.0f;
   if ((partial.flags & RowPartial::kNotFinite) != 0 || is_nan_or_positive_infinity(target_logit)) {
@@ -119,8 +118,10 @@ TPCE_DEVICE void row_partials(Block& block, const RowPartialsArguments<T>& argum
     const std::int64_t count = left < arguments.segment_columns ? left : arguments.segment_columns;
     const std::int64_t target = label - arguments.first_class - first;
     if (count > 0) {
-      partial = partial_with_target(block, Segment<T>{arguments.logits + row * arguments.row_stride + first, count,
-                                                      target >= 0 && target < count ? target : -1});
+      const Segment<T> segment{arguments.logits + row * arguments.row_stride + first, count,
+                               target >= 0 && target < count ? target : -1};
+      const auto slots = block.template shared<T>(TwoTiles::kSlots<RowCut<T>>);
+      partial = with_target(partial_of_segment<TwoTiles>(block, slots, segment, RowCut<T>(segment)), segment);
     }
   }
   auto none = block.template registers<NoState>();

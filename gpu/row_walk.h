@@ -21,18 +21,18 @@ struct Segment {
 // A row is cut into tiles of kVectors vectors for each thread; what fills no tile, the rest; and the edges, values
 // before the first and after the last whole 16 bytes. Each warp takes one stretch of a tile, so that the vectors of a
 // thread lie within reach of one address.
-template <class T>
+template <class Logit, int kThreadsOfBlock = 128, int kVectorsOfTile = 8>
 struct RowCut {
-  static constexpr int kThreads = 128;
+  using T = Logit;
+  static constexpr int kThreads = kThreadsOfBlock;
   static constexpr int kWarp = 32;
-  static constexpr int kVectors = 8;
+  static constexpr int kVectors = kVectorsOfTile;
   static constexpr int kElements = Packed<T>::kElements;  // of a vector
   static constexpr int kTileValues = kVectors * kElements;
   static constexpr int kTileVectors = kVectors * kThreads;
   static constexpr int kStep = kWarp * kElements;  // from one vector of a thread to its next in a tile, in elements
   static constexpr int kTile = kTileVectors * kElements;
-  static constexpr int kSlots = 2 * kTile;  // of shared memory
-  static constexpr int kFlushed = 7;        // tiles are added between two flushes
+  static constexpr int kFlushed = 7;  // tiles are added between two flushes
   static_assert(kFlushed * kTileValues <= static_cast<int>(RegisterLane::kCapacity));
 
   const T* vectors;  // the first
@@ -88,54 +88,97 @@ TPCE_DEVICE_INLINE void rise_with_row(ThreadSum& sum, float largest, const Bins&
   if (sum.bin > known) row_bin.atomic_max(0, sum.bin);
 }
 
+// Slots of shared memory for two tiles in turn.
+struct TwoTiles {
+  static constexpr int kAhead = 1;  // tiles that are under way beside the one that is added
+
+  template <class Cut>
+  static constexpr int kSlots = 2 * Cut::kTile;  // in elements
+  template <class Cut>
+  static TPCE_DEVICE_INLINE int rest(const Cut&) {
+    return Cut::kTile;
+  }
+  template <class Cut>
+  static TPCE_DEVICE_INLINE int after(int place) {
+    return place ^ Cut::kTile;
+  }
+  template <class Cut>
+  static TPCE_DEVICE_INLINE int ahead(int place) {
+    return place ^ Cut::kTile;
+  }
+};
+
+// Slots for a whole row, which stays there.
+struct WholeRow {
+  static constexpr int kAhead = 3;
+
+  template <class Cut>
+  static TPCE_DEVICE_INLINE int slots(const Cut& cut) {
+    return (cut.tiles + (cut.rest > 0 ? 1 : 0)) * Cut::kTile;
+  }
+  template <class Cut>
+  static TPCE_DEVICE_INLINE int rest(const Cut& cut) {
+    return cut.tiles * Cut::kTile;
+  }
+  template <class Cut>
+  static TPCE_DEVICE_INLINE int after(int place) {
+    return place + Cut::kTile;
+  }
+  template <class Cut>
+  static TPCE_DEVICE_INLINE int ahead(int place) {
+    return place + kAhead * Cut::kTile;
+  }
+};
+
 // One thread on its way through a row.
-template <class T, class Block, class View, class Bins>
+template <class Cut, class Slots, class Block, class View, class Bins>
 struct ThreadWalk {
-  using Cut = RowCut<T>;
+  using T = typename Cut::T;
 
   Block& block;
   View slots;
   Bins row_bin;
   ThreadSum& sum;
 
-  TPCE_DEVICE_INLINE void add_row(const Segment<T>& segment, int thread) {
-    const Cut cut(segment);
+  TPCE_DEVICE_INLINE void add_row(const Segment<T>& segment, const Cut& cut, int thread) {
     const int place = Cut::place_in_tile(thread);
     const int rest = cut.rest_of(thread);
     const int target_slot = cut.target_slot(thread);
     const int target_tile = target_slot >= 0 ? cut.target : -1;
 
-    // The rest goes first, by way of the second half of the slots.
+    // The rest goes first.
+    const int rest_place = Slots::rest(cut);
     const T* from = cut.vectors + std::int64_t{cut.tiles} * Cut::kTile + thread * Cut::kElements;
     TPCE_ROLLED for (int v = 0; v < rest; ++v) {
-      block.copy_async(slots, Cut::kTile + place + v * Cut::kStep, from + v * Cut::kThreads * Cut::kElements);
+      block.copy_async(slots, rest_place + place + v * Cut::kStep, from + v * Cut::kThreads * Cut::kElements);
     }
     block.commit_copies();
     from = cut.vectors + place;
-    if (cut.tiles > 0) copy_tile(place, from);
-    from += Cut::kTile;
-    block.commit_copies();
+    TPCE_ROLLED for (int tile = 0; tile < Slots::kAhead; ++tile) {
+      if (tile < cut.tiles) copy_tile(place + tile * Cut::kTile, from);
+      from += Cut::kTile;
+      block.commit_copies();
+    }
     for (std::int64_t i = thread; i < cut.edges; i += Cut::kThreads) {
       const std::int64_t j = cut.edge(i);
       if (j != segment.target) add_value(widen(segment.logits[j]));
     }
-    block.template wait_for_copies<1>();
-    add_any(Cut::kTile + place, rest, target_tile == cut.tiles ? Cut::kTile + target_slot : -1);
+    block.template wait_for_copies<Slots::kAhead>();
+    add_any(rest_place + place, rest, target_tile == cut.tiles ? rest_place + target_slot : -1);
     sum.flush();
 
-    // The halves in turn: one is added while the other is filled.
     static_assert((Cut::kTile & (Cut::kTile - 1)) == 0);
     int now = place;
     for (int tile = 0; tile < cut.tiles;) {
       const int end = tile + Cut::kFlushed < cut.tiles ? tile + Cut::kFlushed : cut.tiles;
       TPCE_ROLLED for (; tile < end; ++tile) {
-        if (tile + 1 < cut.tiles) copy_tile(now ^ Cut::kTile, from);
+        if (tile + Slots::kAhead < cut.tiles) copy_tile(Slots::template ahead<Cut>(now), from);
         from += Cut::kTile;
         block.commit_copies();
-        block.template wait_for_copies<1>();
+        block.template wait_for_copies<Slots::kAhead>();
         const bool has_target = tile == target_tile;
         if (!add_fast(now, has_target)) add_any(now, Cut::kVectors, has_target ? now - place + target_slot : -1);
-        now ^= Cut::kTile;
+        now = Slots::template after<Cut>(now);
       }
       sum.flush();
     }

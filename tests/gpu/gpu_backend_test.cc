@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <fstream>
 #include <limits>
+#include <map>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -89,11 +93,18 @@ TEST(GpuBackend, WorkspaceIsEnough) {
   }
 }
 
-// A device whose memory is not the host's, for what concerns labels.
+// A device whose memory is not the host's, for what concerns labels; it counts launches by kernel.
 class DeviceOfItsOwn final : public Device {
  public:
+  explicit DeviceOfItsOwn(DeviceType type = DeviceType::kCuda, std::uint64_t seed = 0) : type_(type), host_({seed}) {}
+
+  int launches_of(std::string_view kernel) const {
+    const auto found = launches_.find(std::string(kernel));
+    return found == launches_.end() ? 0 : found->second;
+  }
+
   std::string_view name() const override { return "gpu"; }
-  DeviceType type() const override { return DeviceType::kCuda; }
+  DeviceType type() const override { return type_; }
   const DeviceProperties& properties() const override { return host_.properties(); }
   Buffer allocate(std::size_t bytes) const override { return host_.allocate(bytes); }
   void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
@@ -106,12 +117,15 @@ class DeviceOfItsOwn final : public Device {
     host_.copy_on_device(to, from, bytes, queue);
   }
   void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) override {
+    ++launches_[std::string(info_of(kernel).name)];
     host_.launch(kernel, launch, arguments, queue);
   }
   void synchronize(Queue) override {}
 
  private:
+  DeviceType type_;
   HostDevice host_;
+  std::map<std::string, int> launches_;
 };
 
 TEST(GpuBackend, LabelsMayBeInEitherMemory) {
@@ -164,6 +178,90 @@ TEST(GpuBackend, RowOfABadLabelIsNan) {
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_EQ(is_nan(nll[i]), i == 1);
     for (std::size_t j = 0; j < 6; ++j) EXPECT_EQ(is_nan(dz[i * 6 + j]), i == 1);
+  }
+}
+
+// Forward and backward of rows with every kind of value, on one shard that the fused kernel takes.
+template <class T>
+struct FusedRows {
+  std::int64_t columns;
+  std::int64_t vocab;
+  std::int64_t offset;
+  std::vector<T> logits;
+  std::vector<std::int64_t> labels;
+
+  FusedRows(std::mt19937_64& random, std::int64_t width) : columns(width), vocab(width), offset(width % 7) {
+    constexpr float kInfinity = std::numeric_limits<float>::infinity();
+    if (width > 40 && width % 2 == 1) vocab -= 3;  // padding
+    const std::vector<float> means{0, -25, 80, 65400, 3e9f, 0, 0, -1e9f};
+    for (std::size_t i = 0; i < 32; ++i) {
+      labels.push_back(i == 9 ? -100 : static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(vocab)));
+      std::normal_distribution<float> normal(means[i % means.size()], i % 3 == 0 ? 0.5f : 4.0f);
+      for (std::int64_t j = 0; j < columns; ++j) {
+        float z = normal(random);
+        if (i == 5 && j % 3 == 0) z = -kInfinity;
+        if (i == 13 && j == columns / 2) z = std::numeric_limits<float>::quiet_NaN();
+        if (i % 8 == 6 && j == labels[i]) z = 90.0f;
+        T rounded;
+        round_to(z, &rounded);
+        logits.push_back(rounded);
+      }
+    }
+  }
+
+  struct Outcome {
+    std::vector<float> nll, lse;
+    std::vector<T> gradients;
+  };
+
+  Outcome run(Backend& backend, bool in_place) const {
+    const auto rows = static_cast<std::int64_t>(labels.size());
+    const auto start = static_cast<std::size_t>(offset);
+    std::vector<T> memory(start + logits.size()), out(start + logits.size());
+    std::copy(logits.begin(), logits.end(), memory.begin() + offset);
+    const ShardPlan plan = ShardPlan::even(columns, 1);
+    const std::vector<Shard> shards{{matrix_of<const T>(memory.data() + start, rows, columns), 0}};
+    std::vector<T>& written = in_place ? memory : out;
+    const std::vector<Matrix> gradients{matrix_of(written.data() + start, rows, columns)};
+    Outcome outcome{std::vector<float>(labels.size()), std::vector<float>(labels.size()), {}};
+    SelfCommunicator self;
+    const RowOutputs row_outputs{outcome.nll.data(), outcome.lse.data(), nullptr, nullptr};
+    cross_entropy_forward_backward({plan, shards, Labels(labels.data(), rows), vocab}, {},
+                                   {.rows = row_outputs, .upstream = {0.7}, .gradients = gradients, .squares = nullptr},
+                                   {backend, self});
+    outcome.gradients = written;
+    return outcome;
+  }
+};
+
+template <class T>
+class FusedKernel : public testing::Test {};
+using Types = testing::Types<float, BFloat16, Float16>;
+TYPED_TEST_SUITE(FusedKernel, Types);
+
+TYPED_TEST(FusedKernel, HasTheBitsOfTheScalarBackend) {
+  using T = TypeParam;
+  std::mt19937_64 random(8);
+  constexpr int kTile = FusedArguments<T>::Cut::kTile;
+  const std::string name = "fused_" + std::string(name_of(DTypeOf<T>::value));
+  for (const std::int64_t columns : {1, 2, 9, 31, 517, 4101, kTile - 1, kTile + 1, 2 * kTile + 777}) {
+    const FusedRows<T> rows(random, columns);
+    for (const bool in_place : {false, true}) {
+      auto device = std::make_unique<DeviceOfItsOwn>(DeviceType::kCpu, random());
+      const DeviceOfItsOwn& launched = *device;
+      GpuBackend gpu(std::move(device));
+      ScalarBackend scalar;
+      const auto expected = rows.run(scalar, in_place);
+      const auto found = rows.run(gpu, in_place);
+      EXPECT_EQ(launched.launches_of(name), 1) << columns;
+      EXPECT_EQ(launched.launches_of("gradient_" + std::string(name_of(DTypeOf<T>::value))), 0);
+      const auto same = [](const auto& a, const auto& b) {
+        return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+      };
+      EXPECT_TRUE(same(expected.nll, found.nll)) << columns;
+      EXPECT_TRUE(same(expected.lse, found.lse)) << columns;
+      EXPECT_TRUE(same(expected.gradients, found.gradients)) << columns << (in_place ? " in place" : "");
+    }
   }
 }
 
