@@ -13,6 +13,7 @@
 
 #include "gpu/gpu_backend.h"
 #include "gpu/host_device.h"
+#include "gpu/staged_backend.h"
 #include "simd/simd_backend.h"
 #include "tpce/cross_entropy.h"
 #include "tpce/scalar_backend.h"
@@ -49,6 +50,11 @@ std::vector<Candidate> candidates() {
                       return std::make_unique<gpu::GpuBackend>(std::make_unique<gpu::HostDevice>(options));
                     }});
   }
+  list.push_back({"gpu_emulated_staged", [] {
+                    const gpu::HostDeviceOptions options{.seed = 12, .multiprocessors = 1};
+                    return std::make_unique<gpu::StagedBackend>(
+                        std::make_unique<gpu::GpuBackend>(std::make_unique<gpu::HostDevice>(options)));
+                  }});
   for (const int threads : {2, 5}) {
     list.push_back({"simd_std_thread" + std::to_string(threads), [threads] {
                       return std::make_unique<simd::SimdBackend>(simd::SimdOptions{},
