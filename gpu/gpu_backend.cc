@@ -16,6 +16,9 @@ constexpr std::array kGradientDtypes{DType::kFloat32, DType::kFloat64, DType::kB
 constexpr std::int64_t kBlocksPerMultiprocessor = 8;
 constexpr std::int64_t kSegmentColumns = 8192;
 
+// What DeviceBlock::reduce() takes of a block's shared memory beside what a launch asks for, rounded up.
+constexpr std::size_t kReduceBytes = 4096;
+
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Parts of the queue's workspace, one after another.
@@ -209,7 +212,7 @@ bool GpuBackend::fuse(const Batch& batch, const Options& options, const Gradient
     using T = decltype(element);
     using Arguments = FusedArguments<T>;
     const std::size_t shared_bytes = Arguments::shared_bytes(batch.classes_in(shard));
-    if (shared_bytes > device_->properties().shared_bytes_per_block) return false;
+    if (shared_bytes + kReduceBytes > device_->properties().shared_bytes_per_block) return false;
     Arguments arguments{rows_of<T>(batch, shard, task), results, gradients.row<T>(task.rows.first),
                         gradients.row_stride};
     arguments.rows.labels = labels_of(batch, options, task.rows, queue);

@@ -265,5 +265,19 @@ TYPED_TEST(FusedKernel, HasTheBitsOfTheScalarBackend) {
   }
 }
 
+// A row that does not fit in shared memory takes two kernels.
+TEST(GpuBackend, RowsThatDoNotFitAreNotFused) {
+  std::mt19937_64 random(9);
+  for (const std::int64_t columns : {98'000, 120'000}) {
+    const FusedRows<BFloat16> rows(random, columns);
+    auto device = std::make_unique<DeviceOfItsOwn>(DeviceType::kCpu);
+    const DeviceOfItsOwn& launched = *device;
+    GpuBackend gpu(std::move(device));
+    rows.run(gpu, false);
+    EXPECT_EQ(launched.launches_of("fused_bf16"), columns == 98'000 ? 1 : 0);
+    EXPECT_EQ(launched.launches_of("gradient_bf16"), columns == 98'000 ? 0 : 1);
+  }
+}
+
 }  // namespace
 }  // namespace tpce::gpu
