@@ -176,10 +176,12 @@ TYPED_TEST(RowPartialsKernel, BoundariesOfBins) {
   std::mt19937_64 random(5);
   for (int bin = -4; bin <= 4; ++bin) {
     const float boundary = (23.0f * static_cast<float>(bin) - 1.5f) * 0.693147180559945f;
-    Rows<TypeParam> rows{.columns = 9000, .labels = {11, 12, 13}};
-    rows.logits = normal_logits(random, 3 * 9000, boundary, 0.05f);
+    Rows<TypeParam> rows{.columns = 9000, .labels = {11, 12, 13, 14}};
+    rows.logits = normal_logits(random, 4 * 9000, boundary, 0.05f);
     for (std::size_t i = 9000; i < 18000; ++i) rows.logits[i] -= i % 4 == 0 ? 15.942385f : 31.88477f;
     for (std::size_t i = 18000; i < 27000; i += 2) rows.logits[i] -= 47.827154f;
+    // None is far above the boundary, so that only these can raise the bin.
+    for (std::size_t i = 27000; i < 36000; ++i) rows.logits[i] = boundary + 0.05f * static_cast<float>(1 + i % 9);
     rows.expect_definition();
   }
 }
