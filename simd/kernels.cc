@@ -12,6 +12,7 @@
 
 #include "simd/kernels-inl.h"
 #include "simd/kernels.h"
+#include "simd/target_name.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace tpce::simd::HWY_NAMESPACE {
@@ -21,20 +22,17 @@ static_assert(static_cast<int>(DType::kFloat32) == 0 && static_cast<int>(DType::
 
 Kernels MakeKernels() {
   return {
-#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
-    .name = "portable",
-#else
-    .name = hwy::TargetName(HWY_TARGET),
-#endif
-    .partial = {&PartialOfRow<float>, nullptr, &PartialOfRow<BFloat16>, &PartialOfRow<Float16>},
-    .gradient = {{&GradientOfRow<float, float>, &GradientOfRow<float, double>, &GradientOfRow<float, BFloat16>,
-                  &GradientOfRow<float, Float16>},
-                 {},
-                 {&GradientOfRow<BFloat16, float>, &GradientOfRow<BFloat16, double>, &GradientOfRow<BFloat16, BFloat16>,
-                  &GradientOfRow<BFloat16, Float16>},
-                 {&GradientOfRow<Float16, float>, &GradientOfRow<Float16, double>, &GradientOfRow<Float16, BFloat16>,
-                  &GradientOfRow<Float16, Float16>}},
-    .finalize = &FinalizeRow, .row_gradient = &GradientScale,
+      .name = target_name(HWY_TARGET),
+      .partial = {&PartialOfRow<float>, nullptr, &PartialOfRow<BFloat16>, &PartialOfRow<Float16>},
+      .gradient = {{&GradientOfRow<float, float>, &GradientOfRow<float, double>, &GradientOfRow<float, BFloat16>,
+                    &GradientOfRow<float, Float16>},
+                   {},
+                   {&GradientOfRow<BFloat16, float>, &GradientOfRow<BFloat16, double>,
+                    &GradientOfRow<BFloat16, BFloat16>, &GradientOfRow<BFloat16, Float16>},
+                   {&GradientOfRow<Float16, float>, &GradientOfRow<Float16, double>, &GradientOfRow<Float16, BFloat16>,
+                    &GradientOfRow<Float16, Float16>}},
+      .finalize = &FinalizeRow,
+      .row_gradient = &GradientScale,
   };
 }
 
@@ -51,38 +49,8 @@ struct Compiled {
   Kernels (*make)();
 };
 
-// The targets of this build, best first. On Arm, Highway 1.0.3 gives clang the baseline alone, NEON.
 constexpr Compiled kCompiled[] = {
-#if HWY_TARGETS & HWY_AVX3_DL
-    {HWY_AVX3_DL, &N_AVX3_DL::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_AVX3
-    {HWY_AVX3, &N_AVX3::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    {HWY_AVX2, &N_AVX2::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_SVE2_128
-    {HWY_SVE2_128, &N_SVE2_128::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_SVE_256
-    {HWY_SVE_256, &N_SVE_256::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_SVE2
-    {HWY_SVE2, &N_SVE2::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_SVE
-    {HWY_SVE, &N_SVE::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_NEON
-    {HWY_NEON, &N_NEON::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_EMU128
-    {HWY_EMU128, &N_EMU128::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_SCALAR
-    {HWY_SCALAR, &N_SCALAR::MakeKernels},
-#endif
+#include "simd/compiled_targets.inc"
 };
 
 }  // namespace

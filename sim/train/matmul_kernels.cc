@@ -17,6 +17,8 @@
 #include <hwy/cache_control.h>
 #include <hwy/highway.h>
 
+#include "simd/target_name.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace tpce::sim::HWY_NAMESPACE {
 
@@ -160,8 +162,8 @@ void Transpose(const Source& source, const Panel& panel, float* to) {
 }
 
 MatmulKernels MakeKernels() {
-  return {hwy::TargetName(HWY_TARGET), kRows,     2 * kLanes, &MultiplyTile<2>, &MultiplyTile<1>,
-          &Copy<kRows, 2 * kLanes>,    &Transpose};
+  return {simd::target_name(HWY_TARGET), kRows,     2 * kLanes, &MultiplyTile<2>, &MultiplyTile<1>,
+          &Copy<kRows, 2 * kLanes>,      &Transpose};
 }
 
 #endif
@@ -180,24 +182,7 @@ struct Compiled {
 };
 
 constexpr Compiled kCompiled[] = {
-#if HWY_TARGETS & HWY_AVX3_DL
-    {HWY_AVX3_DL, &N_AVX3_DL::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_AVX3
-    {HWY_AVX3, &N_AVX3::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_AVX2
-    {HWY_AVX2, &N_AVX2::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_NEON
-    {HWY_NEON, &N_NEON::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_EMU128
-    {HWY_EMU128, &N_EMU128::MakeKernels},
-#endif
-#if HWY_TARGETS & HWY_SCALAR
-    {HWY_SCALAR, &N_SCALAR::MakeKernels},
-#endif
+#include "simd/compiled_targets.inc"
 };
 
 }  // namespace

@@ -147,9 +147,7 @@ TEST(Matmul, TargetsAreThoseOfTheVectorBackend) {
       EXPECT_THROW(matmul_kernels(), std::invalid_argument) << target.name;
       continue;
     }
-    const bool has_kernels =
-        std::any_of(here.begin(), here.end(), [&](const auto& k) { return k.name == target.name; });
-    EXPECT_EQ(matmul_kernels().name, has_kernels ? target.name : here.front().name);
+    EXPECT_EQ(matmul_kernels().name, target.name.starts_with("SVE") ? here.front().name : target.name);
   }
   setenv("TPCE_TARGET", "AVX9", 1);
   EXPECT_THROW(matmul_kernels(), std::invalid_argument);
