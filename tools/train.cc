@@ -8,6 +8,7 @@
 #include <stdexcept>
 
 #include "golden/golden_file.h"
+#include "golden/record.h"
 #include "io/atomic_file.h"
 #include "io/error.h"
 #include "io/sha256.h"
@@ -95,7 +96,11 @@ class GoldenCheck {
       if (column == "grad_norm") grad_norm_ = i;
     }
     if (!loss_) io::fail(path, "has no column loss");
+    contradictions_ = golden::contradictions(trajectory_, golden::read_record(trajectory_));
   }
+
+  // What is compared: "loss and grad_norm", or what the file has of it.
+  const char* metrics() const { return grad_norm_ ? "loss and grad_norm" : "loss, the file's only metric,"; }
 
   // A line that says how the step differs; nothing where it does not.
   std::optional<std::string> difference(const sim::StepResult& step) const {
@@ -105,8 +110,11 @@ class GoldenCheck {
     return grad_norm_ ? compare(step.step, "grad_norm", row->values[*grad_norm_], step.grad_norm) : std::nullopt;
   }
 
-  // The same for a run that has ended: rows that it did not reach.
-  std::optional<std::string> missing(std::int64_t steps) const {
+  // The same for a run that has ended: rows that it did not reach, and those whose recorded bits are other numbers.
+  std::optional<std::string> difference_at_end(std::int64_t steps) const {
+    if (!contradictions_.empty()) {
+      return fmt::format("{}: {}\n", io::printable(trajectory_.name()), contradictions_.front());
+    }
     for (const golden::Row& row : trajectory_.rows()) {
       if (row.step < 1 || row.step > steps) return line(row.step, "was not trained");
     }
@@ -127,6 +135,7 @@ class GoldenCheck {
   }
 
   golden::Trajectory trajectory_;
+  std::vector<std::string> contradictions_;
   std::optional<std::size_t> loss_;
   std::optional<std::size_t> grad_norm_;
 };
@@ -148,22 +157,33 @@ std::string precision_names() {
   return names;
 }
 
+// No file may be two of them.
+void check_files(const TrainCommand& command) {
+  std::vector<std::pair<const char*, std::string>> seen{{"the configuration", command.config_file}};
+  const auto add = [&](const char* option, const std::optional<std::string>& path) {
+    if (!path) return;
+    for (const auto& [what, other] : seen) {
+      if (!same_file(*path, other)) continue;
+      throw std::invalid_argument(
+          fmt::format("{}: {} is {}, expected another file", option, io::printable(*path), what));
+    }
+    seen.emplace_back(option, *path);
+  };
+  add("checkpoint", command.checkpoint);
+  add("check", command.check);
+  add("golden", command.golden);
+  add("curve", command.curve);
+}
+
 int TrainCommand::run() const {
   const sim::TrainConfig config = config_of(*this);
-  for (const auto& [option, path] : {std::pair("golden", golden), std::pair("curve", curve)}) {
-    if (path && (same_file(*path, config_file) || (checkpoint && same_file(*path, *checkpoint)))) {
-      throw std::invalid_argument(
-          fmt::format("{}: {} is the configuration or the checkpoint", option, io::printable(*path)));
-    }
-  }
-  if (checkpoint && same_file(*checkpoint, config_file)) {
-    throw std::invalid_argument(fmt::format("checkpoint: {} is the configuration", io::printable(*checkpoint)));
-  }
+  check_files(*this);
   const std::optional<GoldenCheck> expected = check ? std::optional<GoldenCheck>(*check) : std::nullopt;
   // Before the work, so that a place that cannot be written shows at once.
   std::optional<io::AtomicFile> golden_out, curve_out;
   if (golden) golden_out.emplace(*golden);
   if (curve) curve_out.emplace(*curve);
+  if (checkpoint && !std::filesystem::exists(*checkpoint)) io::AtomicFile{*checkpoint};
 
   const auto executor = simd::make_tbb_executor(threads);
   sim::Trainer trainer(config, *executor);
@@ -187,7 +207,7 @@ int TrainCommand::run() const {
       progress.advance(step.rows);
     }
   }
-  if (const auto text = expected ? expected->missing(trainer.steps_done()) : std::nullopt) {
+  if (const auto text = expected ? expected->difference_at_end(trainer.steps_done()) : std::nullopt) {
     print(*text);
     return 1;
   }
@@ -202,7 +222,10 @@ int TrainCommand::run() const {
     curve_out->commit();
     text += fmt::format("wrote {}\n", io::printable(*curve));
   }
-  if (expected) text += fmt::format("{}: {} steps are equal\n", io::printable(*check), trainer.steps_done());
+  if (expected) {
+    text +=
+        fmt::format("{}: {} of {} steps are equal\n", io::printable(*check), expected->metrics(), trainer.steps_done());
+  }
   print(text);
   return 0;
 }

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "sim/train/layers.h"
+#include "tpce/dtype.h"
 
 namespace tpce::sim {
 
@@ -53,7 +54,7 @@ float norm(std::span<const float> values, Executor& executor) {
   });
   double sum = 0.0;
   for (const double block : blocks) sum += block;
-  return static_cast<float>(std::sqrt(sum));
+  return std::isnan(sum) ? canonical_nan() : static_cast<float>(std::sqrt(sum));
 }
 
 }  // namespace tpce::sim

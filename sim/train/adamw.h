@@ -34,7 +34,7 @@ struct AdamWStep {
 void adamw(const AdamWOptions& options, const AdamWStep& step, std::span<float> parameters, AdamWState& state,
            Executor& executor);
 
-// L2 norm, added up in fp64 in one order: lanes, then blocks of a fixed size.
+// L2 norm, added up in fp64 in one order: lanes, then blocks of a fixed size. canonical_nan() where a value is NaN.
 float norm(std::span<const float> values, Executor& executor);
 
 }  // namespace tpce::sim

@@ -11,6 +11,7 @@
 #include "io/error.h"
 #include "io/mapped_file.h"
 #include "io/sha256.h"
+#include "sim/train/modular_addition.h"
 
 namespace tpce::sim {
 
@@ -156,6 +157,14 @@ void check_prime(const std::string& path, std::int64_t prime) {
   }
 }
 
+// Both sides of the split must have a pair, or their accuracy is that of nothing.
+void check_share(const std::string& path, std::int64_t prime, double share) {
+  const std::int64_t pairs = prime * prime, trained = pairs_trained_on(prime, share);
+  if (trained >= 1 && trained < pairs) return;
+  io::fail(path, "task.train_share: got {}, which trains on {} of {} pairs, expected 1..{}", share, trained, pairs,
+           pairs - 1);
+}
+
 void read_text(const std::string& path, Table& task, Table& model, TrainConfig& config) {
   task.texts("files", config.files);
   for (std::string& file : config.files) {
@@ -200,6 +209,7 @@ TrainConfig read_config(const std::string& path) {
     task.real("train_share", {0.01, 0.99}, config.train_share);
     model.list("hidden", {1, 65536}, config.hidden);
     check_prime(path, config.prime);
+    check_share(path, config.prime, config.train_share);
   }
   task.finish();
   model.finish();

@@ -9,6 +9,10 @@
 
 namespace tpce::sim {
 
+std::int64_t pairs_trained_on(std::int64_t prime, double train_share) {
+  return std::llround(train_share * static_cast<double>(prime * prime));
+}
+
 ModularAddition::ModularAddition(const TrainConfig& config) : prime_(config.prime), hidden_(config.hidden) {
   const std::int64_t pairs = prime_ * prime_;
   std::vector<std::int64_t> order(static_cast<std::size_t>(pairs));
@@ -18,7 +22,7 @@ ModularAddition::ModularAddition(const TrainConfig& config) : prime_(config.prim
     const std::int64_t j = random.below(static_cast<std::uint64_t>(i), i + 1);
     std::swap(order[static_cast<std::size_t>(i)], order[static_cast<std::size_t>(j)]);
   }
-  const auto train = static_cast<std::size_t>(std::llround(config.train_share * static_cast<double>(pairs)));
+  const auto train = static_cast<std::size_t>(pairs_trained_on(prime_, config.train_share));
   train_.per_row = test_.per_row = 2;
   for (std::size_t i = 0; i < order.size(); ++i) {
     const std::int64_t a = order[i] / prime_, b = order[i] % prime_;

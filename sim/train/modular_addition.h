@@ -5,6 +5,9 @@
 
 namespace tpce::sim {
 
+// Of the prime^2 pairs, how many are trained on: train_share of them, rounded.
+std::int64_t pairs_trained_on(std::int64_t prime, double train_share);
+
 // All p^2 pairs in an order drawn by Philox: the first round(train_share p^2) are trained on, all at every step; the
 // others are held out. A row has the tokens a and p + b, and the label (a + b) mod p.
 class ModularAddition final : public Task {

@@ -1,8 +1,12 @@
 #include "sim/train/trainer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <stdexcept>
 
+#include "io/error.h"
 #include "sim/train/checkpoint.h"
 #include "sim/train/modular_addition.h"
 #include "sim/train/scaled_backward.h"
@@ -16,13 +20,28 @@ std::unique_ptr<Task> make_task(const TrainConfig& config) {
   return std::make_unique<ModularAddition>(config);
 }
 
+namespace {
+
+// Four numbers each: the parameters, their gradients and two moments, 16 GiB.
+constexpr std::int64_t kMaxParameters = std::int64_t{1} << 30;
+
+const ParameterLayout& checked(const ParameterLayout& layout) {
+  if (layout.size() > kMaxParameters) {
+    throw std::invalid_argument(
+        fmt::format("model: has {} parameters, expected at most {}", layout.size(), kMaxParameters));
+  }
+  return layout;
+}
+
+}  // namespace
+
 Trainer::Trainer(const TrainConfig& config, Executor& executor)
     : config_(config),
       executor_(executor),
       task_(make_task(config)),
       model_(task_->model()),
       head_(make_loss_head(config.loss)),
-      parameters_(initial_parameters(model_->layout(), static_cast<std::uint64_t>(config.seed))),
+      parameters_(initial_parameters(checked(model_->layout()), static_cast<std::uint64_t>(config.seed))),
       gradients_(parameters_.size()) {}
 
 StepResult Trainer::step() {
@@ -70,26 +89,29 @@ double Trainer::accuracy_on(const Examples& examples) {
   return static_cast<double>(right) / static_cast<double>(logits.rows);
 }
 
+template <class Self, class Archive>
+void Trainer::visit_state(Self& self, Archive& archive) {
+  archive.values(self.parameters_);
+  archive.values(self.optimizer_.first_moments);
+  archive.values(self.optimizer_.second_moments);
+  archive.value(self.optimizer_.beta1_power);
+  archive.value(self.optimizer_.beta2_power);
+  archive.values(self.history_);
+}
+
 void Trainer::save(const std::string& path) const {
   CheckpointWriter writer(path, identity_of(config_));
-  writer.values(parameters_);
-  writer.values(optimizer_.first_moments);
-  writer.values(optimizer_.second_moments);
-  writer.value(optimizer_.beta1_power);
-  writer.value(optimizer_.beta2_power);
-  writer.values(history_);
+  visit_state(*this, writer);
   writer.commit();
 }
 
 void Trainer::load(const std::string& path) {
   CheckpointReader reader(path, identity_of(config_));
-  reader.values(parameters_);
-  reader.values(optimizer_.first_moments);
-  reader.values(optimizer_.second_moments);
-  reader.value(optimizer_.beta1_power);
-  reader.value(optimizer_.beta2_power);
-  reader.values(history_);
+  visit_state(*this, reader);
   reader.finish();
+  if (steps_done() > config_.steps) {
+    io::fail(path, "has {} steps, expected no more than the configuration's {}", steps_done(), config_.steps);
+  }
 }
 
 }  // namespace tpce::sim

@@ -46,6 +46,9 @@ class Trainer {
 
  private:
   double accuracy_on(const Examples& examples);
+  // Hands the state to archive.values() and archive.value(), in the order of the file.
+  template <class Self, class Archive>
+  static void visit_state(Self& self, Archive& archive);
 
   TrainConfig config_;
   Executor& executor_;

@@ -42,7 +42,7 @@ TEST_P(Train, WritesTheCommittedGoldenFile) {
 TEST_P(Train, ChecksAsItRuns) {
   const Output equal = train({"--check", golden(), "--tp", "2"});
   EXPECT_EQ(equal.exit_code, 0) << equal.err << equal.out;
-  EXPECT_NE(equal.out.find("steps are equal"), std::string::npos) << equal.out;
+  EXPECT_NE(equal.out.find("loss and grad_norm of "), std::string::npos) << equal.out;
 
   std::string text = read_text(golden());
   const std::size_t row = text.find("\n3 ") + 3;
@@ -59,6 +59,14 @@ TEST_P(Train, ChecksAsItRuns) {
   const Output shorter = train({"--check", directory / "long.txt"});
   EXPECT_EQ(shorter.exit_code, 1);
   EXPECT_NE(shorter.out.find("step 1000 was not trained"), std::string::npos) << shorter.out;
+
+  std::string bits = read_text(golden());
+  bits[bits.find("loss=0x") + 7] ^= 1;  // of the first step's record, which its row then contradicts
+  write_text(directory / "bits.txt", bits);
+  const Output damaged = train({"--check", directory / "bits.txt"});
+  EXPECT_EQ(damaged.exit_code, 1) << damaged.out;
+  EXPECT_NE(damaged.out.find("bits.txt: step 1: the recorded bits of loss are those of"), std::string::npos)
+      << damaged.out;
 }
 
 TEST_P(Train, AUsualLossTrainsAnotherWay) {
@@ -119,6 +127,8 @@ TEST(TrainCommand, RefusesInOneLineAndLeavesNothing) {
   const std::string config = kData + "addition.toml";
   write_text(directory / "bad.toml", "steps = \"many\"\n[task]\nkind = \"modular_addition\"\n");
   write_text(directory / "damaged", "tpce checkpoint 1\nnonsense");
+  write_text(directory / "huge.toml",
+             "[task]\nkind = \"modular_addition\"\nprime = 3\n[model]\nhidden = [65536, 65536]\n");
   const std::pair<std::vector<std::string>, std::string> cases[] = {
       {{directory / "bad.toml"}, "bad.toml: line 1: steps: got"},
       {{directory / "none.toml"}, "none.toml"},
@@ -128,7 +138,11 @@ TEST(TrainCommand, RefusesInOneLineAndLeavesNothing) {
       {{config, "--precision", "fp7"}, "fp7"},
       {{config, "--checkpoint", directory / "damaged"}, "damaged: is damaged"},
       {{config, "--check", directory / "none.txt"}, "none.txt"},
-      {{config, "--golden", config}, "is the configuration"},
+      {{config, "--golden", config}, "golden: " + config + " is the configuration"},
+      {{config, "--golden", directory / "g", "--curve", directory / "g"}, "g is golden, expected another file"},
+      {{config, "--check", directory / "damaged", "--curve", directory / "damaged"}, "damaged is check"},
+      {{config, "--checkpoint", directory / "no/run"}, "no/run: cannot write"},
+      {{directory / "huge.toml"}, "model: has 4295557120 parameters, expected at most 1073741824"},
       {{config, "--golden", directory / "no/g.txt"}, "g.txt"},
   };
   for (const auto& [arguments, expected] : cases) {
@@ -140,7 +154,7 @@ TEST(TrainCommand, RefusesInOneLineAndLeavesNothing) {
     EXPECT_NE(output.err.find(expected), std::string::npos) << output.err;
     EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << output.err;
   }
-  EXPECT_EQ(directory.names(), (std::vector<std::string>{"bad.toml", "damaged"}));
+  EXPECT_EQ(directory.names(), (std::vector<std::string>{"bad.toml", "damaged", "huge.toml"}));
 }
 
 // The configurations that are there as examples.

@@ -156,5 +156,19 @@ TEST(Trainer, RefusesAnotherRunsCheckpoint) {
   EXPECT_NE(message_of([&] { other.load(scratch.path("c")); }).find("another configuration"), std::string::npos);
 }
 
+TEST(Trainer, RefusesACheckpointOfMoreSteps) {
+  const Scratch scratch;
+  InlineExecutor executor;
+  TrainConfig config = small_addition();
+  Trainer trainer(config, executor);
+  trainer.step();
+  trainer.step();
+  trainer.save(scratch.path("c"));
+  config.steps = 1;
+  Trainer shorter(config, executor);
+  EXPECT_NE(message_of([&] { shorter.load(scratch.path("c")); }).find("has 2 steps, expected no more than"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace tpce::sim
