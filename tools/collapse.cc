@@ -1,5 +1,5 @@
 // tpce collapse: where each loss fails as the target's margin grows, beside the certified value.
-#include "sim/studies/collapse.h"
+#include "sim/studies/margin_sweep.h"
 
 #include <fmt/format.h>
 

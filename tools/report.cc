@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kExamples = R"(Examples:
   tpce report studies
-      binds studies/*/page.md into studies/study_report.html, pictures and all
+      binds studies/*/page.md into studies/report.html, pictures and all
   tpce report collapse --out collapse.html)";
 
 struct ReportCommand {

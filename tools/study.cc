@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <sstream>
 #include <thread>
 
 #include "io/error.h"
@@ -59,11 +60,12 @@ std::string text_of(const std::vector<std::size_t>& cells) {
   return text;
 }
 
-// What the first rank found, on all of them; its error ends them alike.
-std::vector<std::size_t> open_on_first_rank(const sim::StudyRun& run, bool fresh) {
+// What the first rank found, on all of them; its error ends them alike. The first rank holds the lock.
+std::vector<std::size_t> open_on_first_rank(const sim::StudyRun& run, bool fresh, std::optional<sim::StudyLock>& lock) {
   std::string found, error;
   if (is_first_rank()) {
     try {
+      lock.emplace(run);
       found = text_of(sim::open_study(run, fresh));
     } catch (const std::exception& thrown) {
       error = thrown.what();
@@ -88,7 +90,11 @@ void compute_over_ranks(const sim::StudyRun& run, const std::vector<std::size_t>
     shown = at;
     return at < static_cast<std::int64_t>(cells.size()) ? std::optional(static_cast<std::size_t>(at)) : std::nullopt;
   };
-  sim::compute_cells(run, cells, next, [] {});
+  try {
+    sim::compute_cells(run, cells, next, [] {});
+  } catch (const std::exception& error) {
+    ranks().abort(error.what());  // here: the counter's end would wait for the other ranks
+  }
   ranks().all_gather("");  // every cell is written
 }
 #endif
@@ -144,7 +150,8 @@ int StudyCommand::run() const {
   if (name.empty()) throw CollectiveError("study: expected a NAME, or --list");
   if (!out) throw CollectiveError("out: missing, expected a folder for the study");
   const sim::StudyRun run{sim::study_from_name(name), options(), *out, TPCE_VERSION};
-  const std::vector<std::size_t> cells = open_on_first_rank(run, fresh);
+  std::optional<sim::StudyLock> lock;
+  const std::vector<std::size_t> cells = open_on_first_rank(run, fresh, lock);
   {
     Progress progress(name, static_cast<std::int64_t>(cells.size()), "cells");
     if (ranks().size() > 1) {

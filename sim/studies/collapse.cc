@@ -4,235 +4,296 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <stdexcept>
 
-#include "io/gnuplot.h"
+#include "sim/precision/visit.h"
+#include "sim/studies/contender.h"
+#include "sim/studies/first_zero.h"
+#include "sim/studies/margin_row.h"
+#include "sim/studies/peers.h"
 
 namespace tpce::sim {
 namespace {
 
-constexpr double kCollapse = 24 * std::numbers::ln2;  // where exp(-m) is half an ulp of 1 in fp32
+// Those of another exp or another storage differ from fp32 below the border alone.
+constexpr std::array kStudied{Precision::kFp32, Precision::kFp64, Precision::kTf32,
+                              Precision::kFp16, Precision::kBf16, Precision::kBf16Storage};
 
-// Margins of the table: before, at and beyond the collapse, and where the softplus forms and fp32 end.
-constexpr std::array kTableMargins{0.0,       5.0,  10.0, 15.0, 16.0, 16.5,  16.6,
-                                   kCollapse, 17.0, 20.0, 50.0, 88.0, 100.0, 103.9};
-
-std::uint32_t bits_of(float x) { return std::bit_cast<std::uint32_t>(x); }
-
-const CollapsePoint& nearest(const CollapseReport& report, double margin) {
-  return *std::min_element(report.points.begin(), report.points.end(),
-                           [&](const CollapsePoint& a, const CollapsePoint& b) {
-                             return std::abs(a.margin - margin) < std::abs(b.margin - margin);
-                           });
+float loaded(float logit, Precision precision) {
+  return visit_precision(precision,
+                         [&](auto arithmetic) { return static_cast<float>(decltype(arithmetic)::load(logit)); });
 }
 
-// Zeros are what the table is about, so they stand out from small numbers; the sign of a zero is kept.
-std::string number(double value) {
-  if (value == 0.0) return std::signbit(value) ? "-0" : "0";
-  return fmt::format("{:.4g}", value);
+std::vector<double> margins_of(const StudyOptions& options) {
+  std::vector<double> margins;
+  for (double m = 1.0; m <= 103.0; m += options.quick() ? 6.0 : 2.0) margins.push_back(m);
+  return margins;
 }
 
-std::string number(float value) { return number(static_cast<double>(value)); }
-
-constexpr int kColumn = 15;
-
-// A name as two lines of a column heading, the first empty where it fits in one.
-std::array<std::string_view, 2> heading(std::string_view name) {
-  if (name.size() <= kColumn) return {"", name};
-  std::size_t end = name.size() - kColumn;
-  while (name[end - 1] != '_') ++end;
-  return {name.substr(0, end), name.substr(end)};
+std::vector<std::int64_t> vocabularies(const StudyOptions& options) {
+  return options.quick() ? std::vector<std::int64_t>{2, 1024} : std::vector<std::int64_t>{2, 1024, 32000};
 }
 
-template <class Certified, class Value>
-std::string block(const CollapseReport& report, const std::string& title, Certified certified, Value value) {
-  std::string above = fmt::format("{:<20}", title), below = fmt::format("{:>9} {:>10}", "margin", "certified");
-  for (const std::string& name : report.names) {
-    above += fmt::format(" {:>{}}", heading(name)[0], kColumn);
-    below += fmt::format(" {:>{}}", heading(name)[1], kColumn);
+// Rows that differ in where the target stands, and so in which partial sum it meets.
+std::vector<MarginRow> rows_of(std::int64_t vocab, Precision precision, std::int64_t count) {
+  const std::vector<float> made = MarginRow::normal(vocab).with(0.0f);
+  std::vector<float> logits;
+  for (const float z : made) logits.push_back(loaded(z, precision));
+  std::vector<MarginRow> rows;
+  for (std::int64_t k = 0; k < std::min(count, vocab); ++k)
+    rows.emplace_back(logits, (k * vocab) / count + (vocab > count ? k : 0));
+  return rows;
+}
+
+Json measure(Precision precision, std::int64_t vocab, const std::vector<double>& margins, std::int64_t count) {
+  std::vector<MarginRow> rows = rows_of(vocab, precision, count);
+  Json methods_found = Json::object();
+  for (const Method* method : methods()) {
+    if (!method->is_softmax() || !method->supports(precision)) continue;
+    const Setting setting{.tp = method->one_rank_only() ? 1 : 2, .order = {}, .precision = precision};
+    const Contender contender = contender_of(*method, setting);
+    Json points = Json::array();
+    for (const double margin : margins) {
+      double loss_error = 0.0, grad_error = 0.0, imbalance = 0.0;
+      std::int64_t collapsed = 0, looked_at = 0;
+      for (MarginRow& row : rows) {
+        const float target = loaded(row.target_logit(margin), precision);
+        const CertifiedValues truth = row.certified(target);
+        if (truth.loss == 0.0f) continue;
+        const RowValues values = contender.evaluate(row.with(target), row.target());
+        ++looked_at;
+        collapsed += values.target_grad == 0.0 ? 1 : 0;
+        const double exact = -truth.target_grad_fp64;
+        loss_error = std::max(loss_error, std::abs(values.loss / truth.loss_fp64 - 1));
+        grad_error = std::max(grad_error, std::abs(-values.target_grad / exact - 1));
+        imbalance = std::max(imbalance, std::abs(values.grad_sum) / exact);
+      }
+      if (looked_at == 0) continue;
+      points.push_back({margin, json_of(loss_error), json_of(grad_error), json_of(imbalance),
+                        static_cast<double>(collapsed) / static_cast<double>(looked_at)});
+    }
+    Json found{{"points", points}};
+    // The first row alone: its border, by bisection, and what the derivation of docs/collapse.md says of it.
+    MarginRow& row = rows.front();
+    const auto zero = first_zero_target_grad(contender, row);
+    found["border"] = zero ? json_of(row.margin(loaded(zero->target_logit, precision))) : Json(nullptr);
+    if (method->name() == "log_softmax") {
+      found["predicted"] =
+          info_of(precision).bits * std::numbers::ln2 + std::log(largest_share(row, setting.tp, setting.order));
+    }
+    methods_found[std::string(method->name())] = found;
   }
-  above.erase(above.find_last_not_of(' ') + 1);
-  std::string text = above + '\n' + below + '\n';
-  for (const double margin : kTableMargins) {
-    const CollapsePoint& point = nearest(report, margin);
-    text += fmt::format("{:9.4f} {:>10}", point.margin, certified(point));
-    for (const RowValues& values : point.values) text += fmt::format(" {:>{}}", value(values), kColumn);
-    text += '\n';
+  return {{"precision", name_of(precision)}, {"vocab", vocab}, {"rows", rows.size()}, {"methods", methods_found}};
+}
+
+std::string border_text(const Json& border) {
+  return border.is_null() ? "none up to 120" : fmt::format("{:.3f}", border.get<double>());
+}
+
+// log10 of the error of the target gradient, by margin; NaN where there is no point.
+std::vector<double> map_row(const Json& method, const std::vector<double>& margins) {
+  std::vector<double> values(margins.size(), std::nan(""));
+  for (const Json& point : method.at("points")) {
+    const auto at = std::find(margins.begin(), margins.end(), point.at(0).get<double>());
+    if (at == margins.end()) throw std::invalid_argument("a point stands at a margin of its own");
+    const double error = number_of(point.at(2));
+    values[static_cast<std::size_t>(at - margins.begin())] =
+        std::isnan(error) ? 0.0 : std::log10(std::max(error, 1e-9));
   }
-  return text;
+  return values;
 }
 
-std::string first_zeros(const std::vector<std::optional<FirstZero>>& zeros, const std::string& title) {
-  std::string text = fmt::format("{:<20}", title);
-  for (const auto& zero : zeros)
-    text += fmt::format(" {:>{}}", zero ? fmt::format("{:.6f}", zero->margin) : "none", kColumn);
-  return text + '\n';
-}
+// The vocabulary that borders and maps are shown of.
+constexpr std::int64_t kShownVocab = 1024;
 
-std::string order_zeros(const std::vector<OrderZero>& zeros) {
-  std::string text =
-      "first margin at which the loss of log_softmax is exactly 0, and 24 ln 2 + ln(largest piece), by order\n";
-  text += fmt::format("{:<12}", "classes");
-  for (const OrderZero& zero : zeros) {
-    if (zero.classes != zeros.front().classes) break;
-    text += fmt::format(" {:>21}", zero.tp == 1 ? "tp 1" : fmt::format("tp {} {}", zero.tp, name_of(zero.ranks)));
+const Json& methods_of(std::span<const Json> results, std::int64_t vocab, Precision precision) {
+  for (const Json& result : results) {
+    if (result.at("vocab") == vocab && result.at("precision") == name_of(precision)) return result.at("methods");
   }
-  for (std::size_t i = 0; i < zeros.size(); ++i) {
-    if (i == 0 || zeros[i].classes != zeros[i - 1].classes) text += fmt::format("\n{:<12}", name_of(zeros[i].classes));
-    text += fmt::format(" {:>10.6f} {:>10.6f}", zeros[i].margin, zeros[i].predicted);
+  throw std::logic_error("a cell is missing");
+}
+
+Table data_of(std::span<const Json> results) {
+  Table data{
+      {"precision", "vocab", "method", "margin", "loss_error", "target_gradient_error", "imbalance", "collapsed_share"},
+      {}};
+  for (const Json& result : results) {
+    for (const auto& [method, found] : result.at("methods").items()) {
+      for (const Json& point : found.at("points")) {
+        std::vector<std::string> row{result.at("precision"), result.at("vocab").dump(), method};
+        for (const Json& number : point) row.push_back(csv_number(number));
+        data.add(row);
+      }
+    }
   }
-  return text + '\n';
+  return data;
 }
 
-struct CsvRow {
-  const CollapsePoint& point;
-  std::string_view name;
-  RowValues values;
-};
-
-std::string csv_line(const CsvRow& row) {
-  const float loss = static_cast<float>(row.values.loss), target_grad = static_cast<float>(row.values.target_grad);
-  return fmt::format("{},{},{},{},{:08x},{},{:08x},{},{}\n", row.point.margin, row.point.target_logit, row.name, loss,
-                     bits_of(loss), target_grad, bits_of(target_grad), row.values.grad_sum,
-                     ulp_distance(loss, row.point.certified.loss));
-}
-
-RowValues certified_values(const CollapsePoint& point) {
-  return {static_cast<double>(point.certified.loss), static_cast<double>(point.certified.target_grad), 0.0};
-}
-
-// Where an exact 0 is drawn on the logarithmic axis, below the smallest fp32.
-constexpr double kZeroLine = 1e-48;
-
-// A data block for gnuplot: margin, then one column for the certified value and each contender.
-template <class Value>
-std::string data_block(const CollapseReport& report, std::string_view name, Value value) {
-  std::string text = fmt::format("${} << EOD\n", name);
-  const auto cell = [](double x) { return fmt::format(" {:.9g}", x == 0.0 ? kZeroLine : std::abs(x)); };
-  for (const CollapsePoint& point : report.points) {
-    text += fmt::format("{:.9g}", point.margin) + cell(value(certified_values(point)));
-    for (const RowValues& values : point.values) text += cell(value(values));
-    text += '\n';
+Table predicted_and_found(std::span<const Json> results, const std::vector<std::int64_t>& sizes) {
+  Table table{{"precision", "bits p", "V", "p ln 2 + ln s", "found by bisection", "apart"}, {}};
+  for (const Precision precision : kStudied) {
+    for (const std::int64_t vocab : sizes) {
+      const Json& usual = methods_of(results, vocab, precision).at("log_softmax");
+      const double said = usual.at("predicted"), found = number_of(usual.at("border"));
+      table.add({std::string(name_of(precision)), std::to_string(info_of(precision).bits), std::to_string(vocab),
+                 fmt::format("{:.4f}", said), fmt::format("{:.4f}", found), fmt::format("{:+.4f}", found - said)});
+    }
   }
-  return text + "EOD\n";
+  return table;
 }
 
-// Each curve is thinner than those below it, so that curves that agree are all seen.
-std::string plot_command(const CollapseReport& report, std::string_view data) {
-  std::size_t width = 2 * report.names.size() + 3;
-  std::string text = fmt::format("plot ${} using 1:2 with lines lw {} lc rgb '#d8d8d8' title 'certified'", data, width);
-  for (std::size_t i = 0; i < report.names.size(); ++i) {
-    width -= 2;
-    text +=
-        fmt::format(", ${} using 1:{} with lines lt {} lw {} title '{}'", data, i + 3, i + 1, width, report.names[i]);
+Table border_of_every_method(std::span<const Json> results) {
+  Table table{{"method"}, {}};
+  for (const Precision precision : kStudied) table.columns.push_back(std::string(name_of(precision)));
+  for (const Method* method : methods()) {
+    if (!method->is_softmax()) continue;
+    const std::string name(method->name());
+    std::vector<std::string> row{name};
+    for (const Precision precision : kStudied) {
+      const Json& found = methods_of(results, kShownVocab, precision);
+      row.push_back(found.contains(name) ? border_text(found.at(name).at("border")) : "");
+    }
+    table.add(row);
   }
-  return text + "\n";
+  return table;
+}
+
+Table errors_before_the_border(std::span<const Json> results) {
+  Table table{{"method, fp32, V = 1024", "margin 13", "margin 19", "margin 49", "margin 91"}, {}};
+  for (const auto& [name, found] : methods_of(results, kShownVocab, Precision::kFp32).items()) {
+    std::vector<std::string> row{name};
+    for (const double margin : {13.0, 19.0, 49.0, 91.0}) {
+      std::string text;
+      for (const Json& point : found.at("points")) {
+        if (point.at(0) != margin) continue;
+        text = fmt::format("{:.2g} ({:.2g})", number_of(point.at(2)), number_of(point.at(3)));
+      }
+      row.push_back(text);
+    }
+    table.add(row);
+  }
+  return table;
+}
+
+HeatMap error_map(const std::string& what, const std::vector<double>& margins) {
+  return {"log10 of the relative error of the target gradient" + what + ", V = 1024",
+          "margin",
+          "",
+          "log10",
+          margins,
+          {},
+          {},
+          -8,
+          0};
+}
+
+HeatMap map_of_methods(std::span<const Json> results, const std::vector<double>& margins) {
+  HeatMap map = error_map(", fp32", margins);
+  for (const auto& [name, found] : methods_of(results, kShownVocab, Precision::kFp32).items()) {
+    map.y.push_back(name);
+    map.values.push_back(map_row(found, margins));
+  }
+  return map;
+}
+
+HeatMap map_of_precisions(std::span<const Json> results, const std::vector<double>& margins) {
+  HeatMap map = error_map(" by precision", margins);
+  for (const char* name : {"log_softmax", "softplus_recompute"}) {
+    for (const Precision precision : kStudied) {
+      map.y.push_back(fmt::format("{} {}", name, name_of(precision)));
+      map.values.push_back(map_row(methods_of(results, kShownVocab, precision).at(name), margins));
+    }
+  }
+  return map;
 }
 
 }  // namespace
 
-std::int64_t ulp_distance(float a, float b) {
-  if (std::isnan(a) || std::isnan(b))
-    return std::isnan(a) == std::isnan(b) ? 0 : std::numeric_limits<std::int64_t>::max();
-  const auto bits = [](float x) { return static_cast<std::int64_t>(bits_of(x) & 0x7fffffffu); };
-  return std::abs(bits(a) - bits(b));
-}
-
-std::vector<double> collapse_margins() {
-  std::vector<double> margins{16.6,      std::nextafter(static_cast<float>(kCollapse), 0.0f),
-                              kCollapse, std::nextafter(static_cast<float>(kCollapse), 17.0f),
-                              16.7,      103.9,
-                              103.97};
-  for (int half = -40; half <= 209; ++half) margins.push_back(half / 2.0);
-  std::sort(margins.begin(), margins.end());
-  return margins;
-}
-
-CollapseReport study_collapse(const CollapseProblem& problem) {
-  if (problem.vocab < 2 || problem.vocab > CollapseProblem::kMaxVocab) {
-    throw std::invalid_argument(
-        fmt::format("vocab: got {}, expected 2..{}", problem.vocab, CollapseProblem::kMaxVocab));
-  }
-  MarginRow row = MarginRow::normal(problem.vocab);
-  std::vector<Contender> contenders;
-  for (const std::string& name : problem.methods) {
-    contenders.push_back(contender_of(method_from_name(name), {problem.tp, problem.order}));
-  }
-  CollapseReport report{problem, {}, {}, {}, {}, first_zero_by_order(row)};
-  for (const Contender& contender : contenders) {
-    report.names.push_back(contender.name);
-    report.first_zero_loss.push_back(first_zero_loss(contender, row));
-    report.first_zero_target_grad.push_back(first_zero_target_grad(contender, row));
-  }
-  for (const double margin : collapse_margins()) {
-    CollapsePoint point;
-    point.target_logit = row.target_logit(margin);
-    point.margin = row.margin(point.target_logit);
-    point.certified = row.certified(point.target_logit);
-    for (const Contender& contender : contenders) {
-      point.values.push_back(contender.evaluate(row.with(point.target_logit), row.target()));
+std::vector<Cell> CollapseStudy::cells(const StudyOptions& options) const {
+  std::vector<Cell> cells;
+  std::vector<std::int64_t> sizes = vocabularies(options);
+  std::reverse(sizes.begin(), sizes.end());  // the longest first
+  for (const std::int64_t vocab : sizes) {
+    for (const Precision precision : kStudied) {
+      const std::vector<double> margins = margins_of(options);
+      const std::int64_t count = options.quick() ? 2 : 4;
+      cells.push_back({fmt::format("v{}-{}", vocab, name_of(precision)),
+                       [=](const std::filesystem::path&) { return measure(precision, vocab, margins, count); }});
     }
-    report.points.push_back(std::move(point));
   }
-  return report;
-}
-
-std::string collapse_table(const CollapseReport& report) {
-  const CollapseProblem& problem = report.problem;
-  std::string text =
-      fmt::format("V = {}, tp = {}, classes added {}, ranks {}, fp32; margin = z_t - lse of the others\n\n",
-                  problem.vocab, problem.tp, name_of(problem.order.classes), name_of(problem.order.ranks));
-  text += block(
-      report, "loss", [](const CollapsePoint& point) { return number(point.certified.loss); },
-      [](const RowValues& values) { return number(values.loss); });
-  text += '\n';
-  text += block(
-      report, "target gradient", [](const CollapsePoint& point) { return number(point.certified.target_grad); },
-      [](const RowValues& values) { return number(values.target_grad); });
-  text += '\n';
-  text += block(
-      report, "sum of gradients", [](const CollapsePoint&) { return std::string("0"); },
-      [](const RowValues& values) { return number(values.grad_sum); });
-  text += "\nfirst margin at which it is exactly 0\n";
-  text += first_zeros(report.first_zero_loss, "loss");
-  text += first_zeros(report.first_zero_target_grad, "target gradient");
-  text += '\n' + order_zeros(report.by_order);
-  return text;
-}
-
-std::string collapse_csv(const CollapseReport& report) {
-  std::string text = "margin,target_logit,name,loss,loss_bits,target_grad,target_grad_bits,grad_sum,loss_ulp\n";
-  for (const CollapsePoint& point : report.points) {
-    text += csv_line({point, "certified", certified_values(point)});
-    for (std::size_t i = 0; i < report.names.size(); ++i) text += csv_line({point, report.names[i], point.values[i]});
+  if (const std::string peers = parameter_file(*this, options, "peers"); !peers.empty()) {
+    for (Cell& cell : peer_cells(peers)) cells.push_back(std::move(cell));
   }
-  return text;
+  return cells;
 }
 
-std::string collapse_svg(const CollapseReport& report) {
-  std::string script = fmt::format(
-      "set terminal svg size 1100,1500 font 'sans,14' noenhanced background '#ffffff'\n"
-      "set xrange [-20:105]\nset xlabel 'margin: z_t - lse of the other classes'\n"
-      "set logscale y\nset yrange [{0}:1e2]\nset ytics 1e-40,1e10 format '%.0e'\nset ytics add ('0' {0})\nset mytics "
-      "1\n"
-      "set grid\nset key outside top horizontal\n"
-      "set linetype 1 lc rgb '#d62728'\nset linetype 2 lc rgb '#17becf'\nset linetype 3 lc rgb '#1f77b4'\n"
-      "set linetype 4 lc rgb '#ff7f0e'\nset linetype 5 lc rgb '#9467bd'\nset linetype 6 lc rgb '#000000'\n",
-      kZeroLine);
-  script += data_block(report, "loss", [](const RowValues& v) { return v.loss; });
-  script += data_block(report, "target", [](const RowValues& v) { return v.target_grad; });
-  script += data_block(report, "sum", [](const RowValues& v) { return v.grad_sum; });
-  script += fmt::format("set multiplot layout 3,1 title 'V = {}, tp = {}: exact zeros stand on the lowest line'\n",
-                        report.problem.vocab, report.problem.tp);
-  script += "set title 'loss'\n" + plot_command(report, "loss");
-  script += "set title 'size of the target gradient'\n" + plot_command(report, "target");
-  script += "set title 'size of the sum of gradients, 0 in exact arithmetic'\n" + plot_command(report, "sum");
-  script += "unset multiplot\n";
-  return io::run_gnuplot(script);
+Page CollapseStudy::page(const StudyOptions& options, std::span<const Json> all_results) const {
+  // Those of peers come last.
+  const auto peers = std::find_if(all_results.begin(), all_results.end(), is_peer_result);
+  const std::span<const Json> results(all_results.begin(), peers), of_peers(peers, all_results.end());
+  Page page{.title = "Collapse: where each loss loses its target gradient",
+            .conclusion = {},
+            .sections = {},
+            .data = data_of(results)};
+  const std::vector<double> margins = margins_of(options);
+  const auto border = [&](std::int64_t vocab, Precision precision, const char* method) -> const Json& {
+    return methods_of(results, vocab, precision).at(method).at("border");
+  };
+  page.conclusion = fmt::format(
+      "With two classes the usual loss loses its target gradient at the margin {:.4f} in fp32, where 24 ln 2 = {:.4f} "
+      "was "
+      "derived; in bf16 at {:.2f} (8 ln 2 = {:.2f}), in fp16 at {:.2f} and in tf32 at {:.2f} (11 ln 2 = {:.2f}). With "
+      "more "
+      "classes it is earlier by what the order of the sum decides, p ln 2 + ln s. The softplus forms last to {} at V = "
+      "1024 in "
+      "fp32, and the canonical loss to {}, where fp32 itself ends.",
+      number_of(border(2, Precision::kFp32, "log_softmax")), 24 * std::numbers::ln2,
+      number_of(border(2, Precision::kBf16, "log_softmax")), 8 * std::numbers::ln2,
+      number_of(border(2, Precision::kFp16, "log_softmax")), number_of(border(2, Precision::kTf32, "log_softmax")),
+      11 * std::numbers::ln2, border_text(border(kShownVocab, Precision::kFp32, "softplus_recompute")),
+      border_text(border(kShownVocab, Precision::kFp32, "canonical")));
+  page.sections.push_back(
+      {.heading = "The border, derived and found",
+       .text =
+           "log_softmax on two ranks. The sum S = 1 + s_1 + s_2 + ... stays exactly 1 while every partial sum that "
+           "meets "
+           "the target's 1 is at most half an ulp of 1, 2^-p; s is the largest of them as a share of all "
+           "(docs/collapse.md). "
+           "The border is bisected over fp32 logits, which the precision then rounds: in bf16 logits lie 2^-7 of their "
+           "value apart, so the border found is the next of them. The derivation takes the partial sums as exact; in "
+           "bf16 "
+           "and fp16 those of 32000 classes stop growing below their value, and more so the narrower the format, so "
+           "the "
+           "row collapses earlier than it says.",
+       .tables = {predicted_and_found(results, vocabularies(options))}});
+  page.sections.push_back(
+      {.heading = "The border of every method",
+       .text =
+           "V = 1024: the margin from which the target gradient is exactly 0. The canonical loss is defined in fp32. "
+           "flash_attention ends sooner than its sum does: its backward takes p_t as exp(z_t - lse), which is 1 once "
+           "lse "
+           "is rounded to z_t, at half an ulp of z_t and not of 1; so its border depends on how large the logits are.",
+       .tables = {border_of_every_method(results)}});
+  page.sections.push_back(
+      {.heading = "What is lost before the border",
+       .text =
+           "Largest relative error of the target gradient over rows with the target in different places, against the "
+           "certified value in fp64, and, in brackets, |sum of gradients| / p_nt, which is 0 in exact arithmetic. "
+           "The losses of the softplus forms err more than their gradients: softplus turns a rounding of the "
+           "difference log N - (z_t - M), of the margin's size, into a relative error of the loss (loss_error in "
+           "data.csv).",
+       .tables = {errors_before_the_border(results)},
+       .figures = {{"fp32", svg_of(map_of_methods(results, margins)),
+                    "Error of the target gradient over margin and method, fp32."},
+                   {"precisions", svg_of(map_of_precisions(results, margins)),
+                    "The usual and the softplus form in each precision."}}});
+  if (!of_peers.empty()) {
+    page.sections.push_back(peer_section(of_peers));
+    page.files.push_back(peer_orders(of_peers));
+  }
+  return page;
 }
 
 }  // namespace tpce::sim

@@ -38,11 +38,11 @@ struct Tail {
 };
 
 Tail tail_of(const Json& run) {
-  const Json& loss = run["loss"];
+  const Json& loss = run.at("loss");
   const std::size_t count = std::min<std::size_t>(100, loss.size() / 2);
   double sum = 0.0, squares = 0.0;
   for (std::size_t i = loss.size() - count; i < loss.size(); ++i) {
-    const double x = number_of(loss[i]);
+    const double x = number_of(loss.at(i));
     sum += x;
     squares += x * x;
   }
@@ -52,13 +52,13 @@ Tail tail_of(const Json& run) {
 
 std::int64_t steps_that_differ(const Json& a, const Json& b) {
   std::int64_t count = 0;
-  for (std::size_t i = 0; i < a["loss"].size(); ++i) {
-    count += a["loss"][i] != b["loss"][i] || a["grad_norm"][i] != b["grad_norm"][i] ? 1 : 0;
+  for (std::size_t i = 0; i < a.at("loss").size(); ++i) {
+    count += a.at("loss").at(i) != b.at("loss").at(i) || a.at("grad_norm").at(i) != b.at("grad_norm").at(i) ? 1 : 0;
   }
   return count;
 }
 
-std::string name_of(const Json& run) { return Run{run["method"], run["tp"], run["partial_sums"]}.name(); }
+std::string name_of(const Json& run) { return Run{run.at("method"), run.at("tp"), run.at("partial_sums")}.name(); }
 
 }  // namespace
 
@@ -67,7 +67,7 @@ std::vector<Parameter> ConvergenceStudy::parameters() const {
 }
 
 std::vector<Cell> ConvergenceStudy::cells(const StudyOptions& options) const {
-  const std::string text = parameter_text(*this, options, "text");
+  const std::string text = parameter_file(*this, options, "text");
   std::vector<Cell> cells;
   for (const Run& run : runs(options)) {
     cells.push_back({run.name(), [=](const std::filesystem::path& folder) {
@@ -99,44 +99,44 @@ Page ConvergenceStudy::page(const StudyOptions& options, std::span<const Json> r
   LinePlot curves{"Loss", {"step", false}, {"mean loss of the batch", false}, {}};
   for (const Json& run : results) {
     const std::string name = name_of(run);
-    for (std::size_t i = 0; i < run["loss"].size(); ++i) {
-      page.data.add(
-          {name, std::to_string(i + 1), run["loss"][i].dump(), run["grad_norm"][i].dump(), run["collapsed"][i].dump()});
+    for (std::size_t i = 0; i < run.at("loss").size(); ++i) {
+      page.data.add({name, std::to_string(i + 1), csv_number(run.at("loss").at(i)),
+                     csv_number(run.at("grad_norm").at(i)), csv_number(run.at("collapsed").at(i))});
     }
     page.files.push_back({name + ".txt", golden_of(run, "study")});
-    const bool partial = run["partial_sums"].get<bool>();
-    if (run["tp"] == 1) own = &run;
+    const bool partial = run.at("partial_sums").get<bool>();
+    if (run.at("tp") == 1) own = &run;
     const Json& compared = partial ? base : *own;
     const Tail tail = tail_of(run);
     const std::int64_t differing = steps_that_differ(run, compared);
     const double distance = parameter_distance(base, run);
-    table.add({run["method"], run["tp"].dump(), partial ? "rank by rank" : "in one order",
+    table.add({run.at("method"), run.at("tp").dump(), partial ? "rank by rank" : "in one order",
                fmt::format("{:.6f}", tail.mean), fmt::format("{:.4f}", tail.error),
                fmt::format("{:+.6f}", tail.mean - base_tail.mean),
-               fmt::format("{} of {}", differing, run["loss"].size()), fmt::format("{:.2g}", distance)});
+               fmt::format("{} of {}", differing, run.at("loss").size()), fmt::format("{:.2g}", distance)});
     if (partial) {
       noise = std::max(noise, std::abs(tail.mean - base_tail.mean));
-    } else if (run["method"] == "canonical") {
+    } else if (run.at("method") == "canonical") {
       canonical_differs += differing;
     } else {
       methods_apart = std::max(methods_apart, std::abs(tail.mean - base_tail.mean));
-      if (run["tp"] != 1) {
+      if (run.at("tp") != 1) {
         ++others;
         others_differ += differing > 0 ? 1 : 0;
       }
     }
     Series difference{name, {}, {}}, curve{name, {}, {}};
-    for (std::size_t i = 0; i < run["loss"].size(); ++i) {
+    for (std::size_t i = 0; i < run.at("loss").size(); ++i) {
       difference.x.push_back(static_cast<double>(i + 1));
-      difference.y.push_back(std::abs(number_of(run["loss"][i]) - number_of(base["loss"][i])));
+      difference.y.push_back(std::abs(number_of(run.at("loss").at(i)) - number_of(base.at("loss").at(i))));
       curve.x.push_back(static_cast<double>(i + 1));
-      curve.y.push_back(number_of(run["loss"][i]));
+      curve.y.push_back(number_of(run.at("loss").at(i)));
     }
     // Runs that never differ have nothing to draw on a logarithmic axis.
     if (std::any_of(difference.y.begin(), difference.y.end(), [](double y) { return y > 0; })) {
       apart.series.push_back(std::move(difference));
     }
-    if (run["tp"] == 1) curves.series.push_back(std::move(curve));
+    if (run.at("tp") == 1) curves.series.push_back(std::move(curve));
   }
   // Less than the scatter of the steps shows, or no more than a sum in another order does.
   const bool within = methods_apart <= std::max(base_tail.error, 3 * noise);

@@ -26,7 +26,7 @@ std::string name_of(const std::string& method, const std::string& precision) {
   return precision == "fp32" ? method : method + "-" + precision;
 }
 
-std::string name_of(const Json& run) { return name_of(run["method"], run["precision"]); }
+std::string name_of(const Json& run) { return name_of(run.at("method"), run.at("precision")); }
 
 TrainConfig config_of(const std::string& text, const LossOptions& loss, const StudyOptions& options) {
   TrainConfig config = text_config(text, loss);
@@ -46,7 +46,7 @@ std::vector<Parameter> FinetuneStudy::parameters() const {
 }
 
 std::vector<Cell> FinetuneStudy::cells(const StudyOptions& options) const {
-  const std::string text = parameter_text(*this, options, "text");
+  const std::string text = parameter_file(*this, options, "text");
   std::vector<Cell> cells;
   for (const LossOptions& loss : losses(options)) {
     const std::string key = name_of(loss.method, loss.precision);
@@ -75,32 +75,36 @@ Page FinetuneStudy::page(const StudyOptions& options, std::span<const Json> resu
   std::int64_t usual_first = 0;
   for (const Json& run : results) {
     const std::string name = name_of(run);
-    const std::size_t count = run["loss"].size();
+    const std::size_t count = run.at("loss").size();
     std::int64_t first = 0;
     for (std::size_t i = 0; i < count; ++i) {
-      if (first == 0 && run["without_target"][i].get<double>() > 0) first = static_cast<std::int64_t>(i + 1);
-      page.data.add({name, std::to_string(i + 1), run["loss"][i].dump(), run["grad_norm"][i].dump(),
-                     run["collapsed"][i].dump(), run["without_target"][i].dump(), run["gradient_sum"][i].dump()});
+      if (first == 0 && run.at("without_target").at(i).get<double>() > 0) first = static_cast<std::int64_t>(i + 1);
+      std::vector<std::string> row{name, std::to_string(i + 1)};
+      for (const char* field : {"loss", "grad_norm", "collapsed", "without_target", "gradient_sum"}) {
+        row.push_back(csv_number(run.at(field).at(i)));
+      }
+      page.data.add(row);
     }
     const double distance = parameter_distance(base, run);
-    const double share = run["without_target"].back().get<double>();
+    const double share = run.at("without_target").back().get<double>();
     if (name == "canonical") canonical_share = share;
     if (name == "log_softmax") {
       usual_share = share;
       usual_first = first;
       usual_distance = distance;
     }
-    const Json& accuracy = run["accuracy"].back();
-    table.add({name, fmt::format("{:.3g}", number_of(run["loss"].back())),
-               fmt::format("{:.3g}", number_of(run["grad_norm"].back())),
-               fmt::format("{:.1f}", 100 * run["collapsed"].back().get<double>()), fmt::format("{:.1f}", 100 * share),
-               first > 0 ? std::to_string(first) : "none", fmt::format("{:.1f}", 100 * accuracy[1].get<double>()),
-               fmt::format("{:.1f}", 100 * accuracy[2].get<double>()), fmt::format("{:.2g}", distance)});
+    const Json& accuracy = run.at("accuracy").back();
+    table.add({name, fmt::format("{:.3g}", number_of(run.at("loss").back())),
+               fmt::format("{:.3g}", number_of(run.at("grad_norm").back())),
+               fmt::format("{:.1f}", 100 * run.at("collapsed").back().get<double>()),
+               fmt::format("{:.1f}", 100 * share), first > 0 ? std::to_string(first) : "none",
+               fmt::format("{:.1f}", 100 * accuracy.at(1).get<double>()),
+               fmt::format("{:.1f}", 100 * accuracy.at(2).get<double>()), fmt::format("{:.2g}", distance)});
     for (std::size_t p = 0; p < plots.size(); ++p) {
       Series series{name, {}, {}};
       for (std::size_t i = 0; i < count; ++i) {
         series.x.push_back(static_cast<double>(i + 1));
-        series.y.push_back(number_of(run[fields[p]][i]));
+        series.y.push_back(number_of(run.at(fields[p]).at(i)));
       }
       plots[p].series.push_back(std::move(series));
     }
@@ -117,7 +121,7 @@ Page FinetuneStudy::page(const StudyOptions& options, std::span<const Json> resu
        .text = fmt::format(
            "The transformer of the study convergence reads the first 1024 tokens of {} for {} steps of 512 tokens, "
            "AdamW without decay, learning rate {}. Only the loss differs between the runs.",
-           std::filesystem::path(parameter_text(*this, options, "text")).filename().string(), base["loss"].size(),
+           std::filesystem::path(parameter_text(*this, options, "text")).filename().string(), base.at("loss").size(),
            config_of("", {}, options).optimizer.learning_rate),
        .tables = {std::move(table)}});
   page.sections.push_back({.heading = "On the way",

@@ -217,7 +217,7 @@ Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> result
   for (const Published& one : kPublished) {
     const Json* result = find(results, "published", one.method, name_of(one.execution));
     if (result == nullptr) throw std::logic_error(fmt::format("no ledger of {}", one.method));
-    const std::string ledger = gib((*result)["peak"].get<double>());
+    const std::string ledger = gib((*result).at("peak").get<double>());
     agreeing += ledger == one.peak;
     peaks.add({std::string(one.method), std::string(name_of(one.execution)), std::string(one.peak), ledger});
   }
@@ -235,39 +235,41 @@ Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> result
   const double logits =
       static_cast<double>(problem.rows) * static_cast<double>(local) * static_cast<double>(size_of(problem.logits));
   for (const Json& result : results) {
-    if (result["kind"] == "measured") continue;
-    const std::string kind = result["kind"], method = result["method"], execution = result["execution"];
-    for (const Json& phase : result["phases"]) {
-      page.data.add({kind, method, execution, phase["name"], std::to_string(phase["bytes"].get<std::int64_t>())});
+    if (result.at("kind") == "measured") continue;
+    const std::string kind = result.at("kind"), method = result.at("method"), execution = result.at("execution");
+    for (const Json& phase : result.at("phases")) {
+      page.data.add({kind, method, execution, phase.at("name"), std::to_string(phase.at("bytes").get<std::int64_t>())});
     }
     if (kind != "chosen") continue;
     std::string kept;
-    for (const Json& tensor : result["saved"]) kept += (kept.empty() ? "" : ", ") + tensor.get<std::string>();
-    all.add({method, execution, gib(result["peak"].get<double>()), result["peak_phase"],
-             gib(result["saved_bytes"].get<double>()), kept,
-             fmt::format("{:.2f}", result["peak"].get<double>() / logits)});
+    for (const Json& tensor : result.at("saved")) kept += (kept.empty() ? "" : ", ") + tensor.get<std::string>();
+    all.add({method, execution, gib(result.at("peak").get<double>()), result.at("peak_phase"),
+             gib(result.at("saved_bytes").get<double>()), kept,
+             fmt::format("{:.2f}", result.at("peak").get<double>() / logits)});
   }
   ledgers.tables.push_back(std::move(all));
 
   const Json& measured = results.back();
   const auto share = [&](const char* field) {
-    return measured[field].get<double>() / measured["logits"].get<double>();
+    return measured.at(field).get<double>() / measured.at("logits").get<double>();
   };
-  page.data.add({"measured", "canonical", "simd", "forward", std::to_string(measured["forward"].get<std::int64_t>())});
   page.data.add(
-      {"measured", "canonical", "simd", "forward+backward", std::to_string(measured["backward"].get<std::int64_t>())});
+      {"measured", "canonical", "simd", "forward", std::to_string(measured.at("forward").get<std::int64_t>())});
+  page.data.add({"measured", "canonical", "simd", "forward+backward",
+                 std::to_string(measured.at("backward").get<std::int64_t>())});
   page.data.add({"measured", "canonical", "simd", "forward+backward in place",
-                 std::to_string(measured["in_place"].get<std::int64_t>())});
-  Section ours{.heading = "Ours, measured",
-               .text = fmt::format(
-                   "Growth of the resident memory of a process of one thread, beyond {} x {} bf16 logits "
-                   "({:.1f} MiB), as a multiple of the logits.",
-                   measured["rows"].get<std::int64_t>(), kMeasuredVocab, measured["logits"].get<double>() / 1048576.0)};
+                 std::to_string(measured.at("in_place").get<std::int64_t>())});
+  Section ours{
+      .heading = "Ours, measured",
+      .text = fmt::format("Growth of the resident memory of a process of one thread, beyond {} x {} bf16 logits "
+                          "({:.1f} MiB), as a multiple of the logits.",
+                          measured.at("rows").get<std::int64_t>(), kMeasuredVocab,
+                          measured.at("logits").get<double>() / 1048576.0)};
   Table table{{"canonical", "measured, MiB", "of the logits"}, {}};
   for (const auto& [field, what] : std::array<std::array<const char*, 2>, 3>{
            {{"forward", "forward"}, {"backward", "forward+backward"}, {"in_place", "forward+backward in place"}}}) {
-    table.add(
-        {what, fmt::format("{:.2f}", measured[field].get<double>() / 1048576.0), fmt::format("{:.4f}", share(field))});
+    table.add({what, fmt::format("{:.2f}", measured.at(field).get<double>() / 1048576.0),
+               fmt::format("{:.4f}", share(field))});
   }
   ours.tables.push_back(std::move(table));
 
@@ -279,8 +281,8 @@ Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> result
       "form, which nobody published, they predict {} GiB, in the phase \"{}\". Measured, the canonical loss needs "
       "{:.4f} "
       "of the logits for forward, {:.3f} for forward+backward, of which 1 is the gradient, and {:.4f} in place.",
-      agreeing, kPublished.size(), gib((*recompute)["peak"].get<double>()),
-      (*recompute)["peak_phase"].get<std::string>(), share("forward"), share("backward"), share("in_place"));
+      agreeing, kPublished.size(), gib((*recompute).at("peak").get<double>()),
+      (*recompute).at("peak_phase").get<std::string>(), share("forward"), share("backward"), share("in_place"));
   page.sections = {std::move(published), std::move(ledgers), std::move(ours)};
   return page;
 }

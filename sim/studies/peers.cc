@@ -142,10 +142,10 @@ Json compare(const std::string& path, const Peer& peer) {
 // Most rows equal, losses and target gradients together.
 const Json& nearest(const Json& result, const std::string& but = {}) {
   const Json* best = nullptr;
-  for (const Json& order : result["orders"]) {
-    if (order["order"] == but) continue;
+  for (const Json& order : result.at("orders")) {
+    if (order.at("order") == but) continue;
     const auto score = [](const Json& o) {
-      return o["losses"].get<std::int64_t>() + o["target_grads"].get<std::int64_t>();
+      return o.at("losses").get<std::int64_t>() + o.at("target_grads").get<std::int64_t>();
     };
     if (best == nullptr || score(order) > score(*best)) best = &order;
   }
@@ -153,12 +153,12 @@ const Json& nearest(const Json& result, const std::string& but = {}) {
 }
 
 std::string counts(const Json& order) {
-  return fmt::format("{}: {}, {}", order["order"].get<std::string>(), order["losses"].get<std::int64_t>(),
-                     order["target_grads"].get<std::int64_t>());
+  return fmt::format("{}: {}, {}", order.at("order").get<std::string>(), order.at("losses").get<std::int64_t>(),
+                     order.at("target_grads").get<std::int64_t>());
 }
 
 std::string range_text(const Json& range) {
-  const double low = 100 * number_of(range[0]), high = 100 * number_of(range[1]);
+  const double low = 100 * number_of(range.at(0)), high = 100 * number_of(range.at(1));
   if (!std::isfinite(low)) return "";
   return fmt::format("{:.2g} to {:.2g} %", low, high);
 }
@@ -188,16 +188,16 @@ Section peer_section(std::span<const Json> results) {
   Table orders{{"released code", "simulated by", "nearest order: losses, target gradients equal", "next", "rows"}, {}};
   std::string known, unknown;
   for (const Json& result : results) {
-    const std::string name = result["peer"];
-    lost.add({name, fmt::format("{:.2f}", number_of(result["first_lost"])),
-              fmt::format("{:.2f}", number_of(result["last_kept"])), range_text(result["error_at_10"]),
-              range_text(result["error_at_15"])});
+    const std::string name = result.at("peer");
+    lost.add({name, fmt::format("{:.2f}", number_of(result.at("first_lost"))),
+              fmt::format("{:.2f}", number_of(result.at("last_kept"))), range_text(result.at("error_at_10")),
+              range_text(result.at("error_at_15"))});
     const Json& best = nearest(result);
-    std::string method = result["method"];
-    if (result["precision"] != "fp32") method += " in " + result["precision"].get<std::string>();
-    if (result["tp"] != 1) method += fmt::format(", tp {}", result["tp"].get<std::int64_t>());
-    orders.add({name, method, counts(best), counts(nearest(result, best["order"])), result["rows"].dump()});
-    const bool all = best["losses"] == result["rows"] && best["target_grads"] == result["rows"];
+    std::string method = result.at("method");
+    if (result.at("precision") != "fp32") method += " in " + result.at("precision").get<std::string>();
+    if (result.at("tp") != 1) method += fmt::format(", tp {}", result.at("tp").get<std::int64_t>());
+    orders.add({name, method, counts(best), counts(nearest(result, best.at("order"))), result.at("rows").dump()});
+    const bool all = best.at("losses") == result.at("rows") && best.at("target_grads") == result.at("rows");
     std::string& list = all ? known : unknown;
     if (!list.empty()) list += ", ";
     list += name;
@@ -221,11 +221,12 @@ Section peer_section(std::span<const Json> results) {
 Attachment peer_orders(std::span<const Json> results) {
   std::string text = "peer,method,tp,precision,order,rows,losses_equal,target_gradients_equal,apart_in_2^-24\n";
   for (const Json& result : results) {
-    for (const Json& order : result["orders"]) {
-      text += fmt::format(
-          "{},{},{},{},{},{},{},{},{:.6g}\n", result["peer"].get<std::string>(), result["method"].get<std::string>(),
-          result["tp"].dump(), result["precision"].get<std::string>(), order["order"].get<std::string>(),
-          result["rows"].dump(), order["losses"].dump(), order["target_grads"].dump(), order["apart"].get<double>());
+    for (const Json& order : result.at("orders")) {
+      text += fmt::format("{},{},{},{},{},{},{},{},{:.6g}\n", result.at("peer").get<std::string>(),
+                          result.at("method").get<std::string>(), result.at("tp").dump(),
+                          result.at("precision").get<std::string>(), order.at("order").get<std::string>(),
+                          result.at("rows").dump(), order.at("losses").dump(), order.at("target_grads").dump(),
+                          order.at("apart").get<double>());
     }
   }
   return {"peers.csv", text};

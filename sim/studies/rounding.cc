@@ -6,6 +6,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <initializer_list>
+#include <stdexcept>
 
 #include "sim/methods/method.h"
 #include "sim/precision/visit.h"
@@ -211,6 +213,139 @@ std::string short_number(const Json& value) {
   return std::isnan(x) ? "not finite" : fmt::format("{:.3g}", x);
 }
 
+// The rows of made logits that tables and plots show: of this standard deviation.
+constexpr double kShownSpread = 3.0;
+
+const Json& shown(std::span<const Json> results, std::int64_t vocab, Precision precision) {
+  for (const Json& result : results) {
+    if (result.at("kind") == "synthetic" && result.at("vocab") == vocab && result.at("spread") == kShownSpread &&
+        result.at("precision") == name_of(precision)) {
+      return result;
+    }
+  }
+  throw std::logic_error("a cell is missing");
+}
+
+Table data_of(std::span<const Json> results) {
+  Table data{{"kind", "precision", "vocab", "spread", "rows", "what", "quantity", "rms", "max"}, {}};
+  for (const Json& result : results) {
+    const auto add = [&](const std::string& what, const Json& errors, std::initializer_list<const char*> quantities) {
+      for (const char* quantity : quantities) {
+        data.add({result.at("kind"), result.at("precision"), result.at("vocab").dump(),
+                  result.contains("spread") ? result.at("spread").dump() : "", result.at("rows").dump(), what, quantity,
+                  csv_number(errors.at(quantity).at("rms")), csv_number(errors.at(quantity).at("max"))});
+      }
+    };
+    for (const auto& [order, errors] : result.at("orders").items()) {
+      add("log_softmax " + order, errors, {"sum_u", "lse", "loss", "gradient"});
+    }
+    for (const char* method : {"softplus_recompute", "canonical"}) {
+      if (result.contains(method)) add(method, result.at(method), {"loss", "gradient"});
+    }
+  }
+  return data;
+}
+
+// How the error of an fp32 sum grows with V, by order.
+struct Laws {
+  Table table{{"order", "grows as V^", "its bound as V^", "error at the largest V, u", "of the bound, at most"}, {}};
+  LinePlot plot{"fp32: relative error of the sum of exponentials, standard deviation 3",
+                {"V", true},
+                {"root mean square, in u = 2^-24", true},
+                {}};
+  double sequential = 0.0, pairwise = 0.0;  // exponents of V
+  double worst_of_bound = 0.0;
+};
+
+Laws laws_of(std::span<const Json> results, const std::vector<std::int64_t>& sizes) {
+  Laws laws;
+  for (const SumOrderInfo& info : kSumOrders) {
+    const std::string order = sim::name_of(info.order);
+    Series series{order, {}, {}};
+    std::vector<double> bounds;
+    double of_bound = 0.0;
+    for (const std::int64_t vocab : sizes) {
+      const Json& errors = shown(results, vocab, Precision::kFp32).at("orders").at(order);
+      series.x.push_back(static_cast<double>(vocab));
+      series.y.push_back(number_of(errors.at("sum_u").at("rms")));
+      bounds.push_back(depth_of(info.order, vocab));
+      of_bound = std::max(of_bound, errors.at("of_bound").get<double>());
+    }
+    const double law = growth(series.x, series.y);
+    if (info.order == SumOrder::kSequential) laws.sequential = law;
+    if (info.order == SumOrder::kPairwise) laws.pairwise = law;
+    laws.worst_of_bound = std::max(laws.worst_of_bound, of_bound);
+    laws.table.add({order, fmt::format("{:.2f}", law), fmt::format("{:.2f}", growth(series.x, bounds)),
+                    fmt::format("{:.3g}", series.y.back()), fmt::format("{:.3f}", of_bound)});
+    laws.plot.series.push_back(std::move(series));
+  }
+  return laws;
+}
+
+Table by_precision(std::span<const Json> results, const std::vector<std::int64_t>& sizes) {
+  Table table{{"precision", "V", "sum, u: plain loop", "sum, u: pairwise", "lse, ulp: lanes8", "loss, ulp: lanes8",
+               "gradient, ulp: lanes8"},
+              {}};
+  for (const Precision precision : kStudied) {
+    for (const std::int64_t vocab : {sizes.front(), sizes[sizes.size() / 2], sizes.back()}) {
+      const Json& orders = shown(results, vocab, precision).at("orders");
+      const auto rms = [&](const char* order, const char* quantity) {
+        return short_number(orders.at(order).at(quantity).at("rms"));
+      };
+      table.add({std::string(name_of(precision)), std::to_string(vocab), rms("sequential", "sum_u"),
+                 rms("pairwise", "sum_u"), rms("lanes8", "lse"), rms("lanes8", "loss"), rms("lanes8", "gradient")});
+    }
+  }
+  return table;
+}
+
+// The largest errors of each method in fp32.
+struct ByMethod {
+  Table table{{"rows", "V", "spread", "log_softmax (lanes8): loss", "gradient", "softplus_recompute: loss", "gradient",
+               "canonical: loss", "gradient"},
+              {}};
+  double canonical_loss = 0.0, canonical_gradient = 0.0;
+};
+
+ByMethod by_method(std::span<const Json> results) {
+  ByMethod found;
+  for (const Json& result : results) {
+    if (result.at("precision") != "fp32") continue;
+    const Json &usual = result.at("orders").at("lanes8"), &recompute = result.at("softplus_recompute"),
+               &canonical = result.at("canonical");
+    const auto most = [](const Json& errors, const char* quantity) { return errors.at(quantity).at("max"); };
+    found.table.add({result.at("kind") == "file" ? "real" : "synthetic", result.at("vocab").dump(),
+                     result.contains("spread") ? result.at("spread").dump() : "", short_number(most(usual, "loss")),
+                     short_number(most(usual, "gradient")), short_number(most(recompute, "loss")),
+                     short_number(most(recompute, "gradient")), short_number(most(canonical, "loss")),
+                     short_number(most(canonical, "gradient"))});
+    found.canonical_loss = std::max(found.canonical_loss, number_of(most(canonical, "loss")));
+    found.canonical_gradient = std::max(found.canonical_gradient, number_of(most(canonical, "gradient")));
+  }
+  return found;
+}
+
+// The canonical loss is the last series.
+LinePlot loss_by_method(std::span<const Json> results, const std::vector<std::int64_t>& sizes) {
+  LinePlot plot{"fp32: error of the loss, standard deviation 3", {"V", true}, {"root mean square, ulp", true}, {}};
+  const auto add = [&](const std::string& name, const auto& errors_of) {
+    Series series{name, {}, {}};
+    for (const std::int64_t vocab : sizes) {
+      series.x.push_back(static_cast<double>(vocab));
+      series.y.push_back(number_of(errors_of(shown(results, vocab, Precision::kFp32)).at("loss").at("rms")));
+    }
+    plot.series.push_back(std::move(series));
+  };
+  for (const char* order : {"sequential", "lanes8", "pairwise"}) {
+    add(fmt::format("log_softmax, {}", order),
+        [&](const Json& result) -> const Json& { return result.at("orders").at(order); });
+  }
+  for (const char* method : {"softplus_recompute", "canonical"}) {
+    add(method, [&](const Json& result) -> const Json& { return result.at(method); });
+  }
+  return plot;
+}
+
 }  // namespace
 
 std::vector<Parameter> RoundingStudy::parameters() const {
@@ -243,7 +378,7 @@ std::vector<Cell> RoundingStudy::cells(const StudyOptions& options) const {
       }
     }
   }
-  const std::string file = parameter_text(*this, options, "logits");
+  const std::string file = parameter_file(*this, options, "logits");
   if (!file.empty()) {
     for (const Precision precision : kStudied) {
       const std::int64_t most = options.quick() ? 8 : 64;
@@ -258,116 +393,27 @@ std::vector<Cell> RoundingStudy::cells(const StudyOptions& options) const {
 }
 
 Page RoundingStudy::page(const StudyOptions& options, std::span<const Json> results) const {
-  Page page{.title = "Rounding: how errors grow with the vocabulary", .conclusion = {}, .sections = {}, .data = {}};
-  page.data.columns = {"kind", "precision", "vocab", "spread", "rows", "what", "quantity", "rms", "max"};
+  Page page{.title = "Rounding: how errors grow with the vocabulary",
+            .conclusion = {},
+            .sections = {},
+            .data = data_of(results)};
   const std::vector<std::int64_t> sizes = vocabularies(options);
-  const double shown_spread = 3.0;
-  const auto find = [&](std::int64_t vocab, double spread, std::string_view precision) -> const Json& {
-    for (const Json& result : results) {
-      if (result["kind"] == "synthetic" && result["vocab"] == vocab && result["spread"] == spread &&
-          result["precision"] == precision) {
-        return result;
-      }
-    }
-    throw std::logic_error("a cell is missing");
-  };
-  for (const Json& result : results) {
-    const std::vector<std::string> at{result["kind"], result["precision"], result["vocab"].dump(),
-                                      result.contains("spread") ? result["spread"].dump() : "", result["rows"].dump()};
-    const auto add = [&](const std::string& what, const std::string& quantity, const Json& errors) {
-      std::vector<std::string> row = at;
-      row.insert(row.end(), {what, quantity, errors["rms"].dump(), errors["max"].dump()});
-      page.data.add(row);
-    };
-    for (const auto& [order, errors] : result["orders"].items()) {
-      for (const char* quantity : {"sum_u", "lse", "loss", "gradient"})
-        add("log_softmax " + order, quantity, errors[quantity]);
-    }
-    for (const char* method : {"softplus_recompute", "canonical"}) {
-      if (!result.contains(method)) continue;
-      for (const char* quantity : {"loss", "gradient"}) add(method, quantity, result[method][quantity]);
-    }
-  }
-
-  Table laws{{"order", "grows as V^", "its bound as V^", "error at the largest V, u", "of the bound, at most"}, {}};
-  LinePlot growth_plot{"fp32: relative error of the sum of exponentials, standard deviation 3",
-                       {"V", true},
-                       {"root mean square, in u = 2^-24", true},
-                       {}};
-  double worst_of_bound = 0.0, sequential_growth = 0.0, pairwise_growth = 0.0;
-  for (const SumOrderInfo& info : kSumOrders) {
-    const std::string order = sim::name_of(info.order);
-    Series series{order, {}, {}};
-    std::vector<double> bounds;
-    double of_bound = 0.0;
-    for (const std::int64_t vocab : sizes) {
-      const Json& errors = find(vocab, shown_spread, "fp32")["orders"][order];
-      series.x.push_back(static_cast<double>(vocab));
-      series.y.push_back(number_of(errors["sum_u"]["rms"]));
-      bounds.push_back(depth_of(info.order, vocab));
-      of_bound = std::max(of_bound, errors["of_bound"].get<double>());
-    }
-    const double law = growth(series.x, series.y);
-    if (info.order == SumOrder::kSequential) sequential_growth = law;
-    if (info.order == SumOrder::kPairwise) pairwise_growth = law;
-    worst_of_bound = std::max(worst_of_bound, of_bound);
-    laws.add({order, fmt::format("{:.2f}", law), fmt::format("{:.2f}", growth(series.x, bounds)),
-              fmt::format("{:.3g}", series.y.back()), fmt::format("{:.3f}", of_bound)});
-    growth_plot.series.push_back(std::move(series));
-  }
-
-  Table precisions{{"precision", "V", "sum, u: plain loop", "sum, u: pairwise", "lse, ulp: lanes8", "loss, ulp: lanes8",
-                    "gradient, ulp: lanes8"},
-                   {}};
-  for (const Precision precision : kStudied) {
-    for (const std::int64_t vocab : {sizes.front(), sizes[sizes.size() / 2], sizes.back()}) {
-      const Json& orders = find(vocab, shown_spread, name_of(precision))["orders"];
-      precisions.add(
-          {std::string(name_of(precision)), std::to_string(vocab), short_number(orders["sequential"]["sum_u"]["rms"]),
-           short_number(orders["pairwise"]["sum_u"]["rms"]), short_number(orders["lanes8"]["lse"]["rms"]),
-           short_number(orders["lanes8"]["loss"]["rms"]), short_number(orders["lanes8"]["gradient"]["rms"])});
-    }
-  }
-
-  Table methods{{"rows", "V", "spread", "log_softmax (lanes8): loss", "gradient", "softplus_recompute: loss",
-                 "gradient", "canonical: loss", "gradient"},
-                {}};
-  double canonical_loss = 0.0, canonical_gradient = 0.0;
-  for (const Json& result : results) {
-    if (result["precision"] != "fp32") continue;
-    const auto most = [&](const Json& errors, const char* quantity) { return short_number(errors[quantity]["max"]); };
-    methods.add({result["kind"] == "file" ? "real" : "synthetic", result["vocab"].dump(),
-                 result.contains("spread") ? result["spread"].dump() : "", most(result["orders"]["lanes8"], "loss"),
-                 most(result["orders"]["lanes8"], "gradient"), most(result["softplus_recompute"], "loss"),
-                 most(result["softplus_recompute"], "gradient"), most(result["canonical"], "loss"),
-                 most(result["canonical"], "gradient")});
-    canonical_loss = std::max(canonical_loss, number_of(result["canonical"]["loss"]["max"]));
-    canonical_gradient = std::max(canonical_gradient, number_of(result["canonical"]["gradient"]["max"]));
-  }
-
-  LinePlot loss_plot{"fp32: error of the loss, standard deviation 3", {"V", true}, {"root mean square, ulp", true}, {}};
-  const auto series_of = [&](const std::string& name, const auto& pick) {
-    Series series{name, {}, {}};
-    for (const std::int64_t vocab : sizes) {
-      series.x.push_back(static_cast<double>(vocab));
-      series.y.push_back(number_of(pick(find(vocab, shown_spread, "fp32"))["loss"]["rms"]));
-    }
-    loss_plot.series.push_back(std::move(series));
-  };
-  for (const char* order : {"sequential", "lanes8", "pairwise"}) {
-    series_of(fmt::format("log_softmax, {}", order), [&](const Json& r) -> const Json& { return r["orders"][order]; });
-  }
-  series_of("softplus_recompute", [](const Json& r) -> const Json& { return r["softplus_recompute"]; });
-  series_of("canonical", [](const Json& r) -> const Json& { return r["canonical"]; });
-
+  Laws laws = laws_of(results, sizes);
+  ByMethod methods = by_method(results);
+  const LinePlot loss_plot = loss_by_method(results, sizes);
+  const Series& canonical = loss_plot.series.back();
+  // Of a sum in u, the share of it.
+  const double lost_in_bf16 = std::ldexp(
+      number_of(shown(results, sizes.back(), Precision::kBf16).at("orders").at("sequential").at("sum_u").at("rms")),
+      -info_of(Precision::kBf16).bits);
   page.conclusion = fmt::format(
       "The error of an fp32 sum of exponentials grows as V^{:.2f} in a plain loop and as V^{:.2f} pairwise, where the "
-      "bounds grow as V and as log V; it reached at most {:.2g} of its bound. The canonical loss does not grow with V: "
-      "at "
-      "most {:.2f} ulp for the loss and {:.2f} for a gradient over all rows here. In 8 bits a plain loop over many "
-      "classes "
-      "is useless: the sum stops growing where a term is less than half an ulp of it.",
-      sequential_growth, pairwise_growth, worst_of_bound, canonical_loss, canonical_gradient);
+      "bounds grow as V and as log V; it reached at most {:.2g} of its bound. The canonical loss errs by at most "
+      "{:.2f} "
+      "ulp, and its gradients by {:.2f}, over all rows here; its error grows as V^{:.2f}. In bf16 a plain loop over {} "
+      "classes loses {:.0f} % of the sum: it stops growing where a term is less than half an ulp of it.",
+      laws.sequential, laws.pairwise, laws.worst_of_bound, methods.canonical_loss, methods.canonical_gradient,
+      growth(canonical.x, canonical.y), sizes.back(), 100 * lost_in_bf16);
   page.sections.push_back(
       {.heading = "Growth laws of the sum",
        .text =
@@ -377,18 +423,20 @@ Page RoundingStudy::page(const StudyOptions& options, std::span<const Json> resu
            "order, depth + 2 + the mean of |z - M| under softmax, times u, after Blanchard, Higham and Higham "
            "(Accurately computing the log-sum-exp and softmax functions, IMA J. Numer. Anal. 41, 2021), with the depth "
            "of the order, V - 1 for a plain loop, in place of the number of terms: the rounding of the shift moves "
-           "exp(z - M) by |z - M| u, exp errs by 2 u at most, and a term takes part in at most depth additions.",
-       .tables = {std::move(laws)},
-       .figures = {{"growth", svg_of(growth_plot), "Error of the sum over V, by order."}}});
+           "exp(z - M) by |z - M| u, exp errs by 2 u at most, and a term takes part in at most depth additions. "
+           "A plain loop may outgrow its bound's slope while it stays far below it: the larger the sum, the more terms "
+           "are below half an ulp of it and lost, all in one direction.",
+       .tables = {std::move(laws.table)},
+       .figures = {{"growth", svg_of(laws.plot), "Error of the sum over V, by order."}}});
   page.sections.push_back(
       {.heading = "By precision",
        .text = "Root mean square; logits of standard deviation 3, rounded to the format first. In bf16 and fp16 a "
                "plain loop "
                "stagnates: past 2^8 (2^11) times a term the sum does not move, and its error in u nears 1 / u.",
-       .tables = {std::move(precisions)}});
+       .tables = {by_precision(results, sizes)}});
   page.sections.push_back({.heading = "By method",
                            .text = "The largest error in ulp, fp32. Gradients below 2^-14 are left out.",
-                           .tables = {std::move(methods)},
+                           .tables = {std::move(methods.table)},
                            .figures = {{"loss", svg_of(loss_plot), "Error of the loss over V, by method."}}});
   return page;
 }

@@ -9,7 +9,7 @@
 
 #include "io/error.h"
 #include "sim/order/names.h"
-#include "sim/studies/collapse_atlas.h"
+#include "sim/studies/collapse.h"
 #include "sim/studies/convergence.h"
 #include "sim/studies/finetune.h"
 #include "sim/studies/grokking.h"
@@ -67,6 +67,16 @@ std::int64_t parameter_number(const Study& study, const StudyOptions& options, s
   return value;
 }
 
+std::string parameter_file(const Study& study, const StudyOptions& options, std::string_view name) {
+  const std::string path = parameter_text(study, options, name);
+  std::error_code error;
+  if (!path.empty() && !std::filesystem::is_regular_file(path, error)) {
+    throw std::invalid_argument(
+        fmt::format("{0}: {1} is no file, expected --set {0}=FILE", name, io::quote(path, 200)));
+  }
+  return path;
+}
+
 void check_options(const Study& study, const StudyOptions& options) {
   if (options.scale == Scale::kPaper && !study.has_paper_scale()) {
     throw std::invalid_argument(fmt::format("paper: study {} follows no paper's setting", study.name()));
@@ -86,6 +96,10 @@ Json json_of(double value) { return std::isfinite(value) ? Json(value) : Json(nu
 
 double number_of(const Json& value) {
   return value.is_number() ? value.get<double>() : std::numeric_limits<double>::quiet_NaN();
+}
+
+std::string csv_number(const Json& value) {
+  return value.is_number_float() ? fmt::format("{:.6g}", value.get<double>()) : value.dump();
 }
 
 }  // namespace tpce::sim

@@ -73,6 +73,8 @@ struct Range {
   std::int64_t high;
 };
 std::int64_t parameter_number(const Study& study, const StudyOptions& options, std::string_view name, Range range);
+// The path of a file that is there, or nothing where the parameter is empty; throws likewise.
+std::string parameter_file(const Study& study, const StudyOptions& options, std::string_view name);
 
 // Throws std::invalid_argument where the options choose a parameter that the study has not, or the scale of a paper
 // that it does not follow.
@@ -83,5 +85,8 @@ Json json_of(double value);
 
 // The other way: NaN for null.
 double number_of(const Json& value);
+
+// A number as data.csv has it, in six digits: study.json has all of them. "null" for null.
+std::string csv_number(const Json& value);
 
 }  // namespace tpce::sim

@@ -1,9 +1,13 @@
 #include "sim/studies/study_run.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <exception>
 #include <fstream>
 #include <mutex>
@@ -55,12 +59,45 @@ Json read_json(const fs::path& path) {
   return io::parse_json(text.str(), path.string(), kMaxDepth);
 }
 
+Json read_object(const fs::path& path) {
+  Json json = read_json(path);
+  if (!json.is_object()) io::fail(path.string(), "got JSON of type {}, expected an object", json.type_name());
+  return json;
+}
+
+Json read_cell(const StudyRun& run, const std::string& key) {
+  try {
+    return read_json(cell_path(run, key));
+  } catch (const std::invalid_argument& error) {
+    throw std::invalid_argument(fmt::format("{}; remove it, and the cell is computed again", error.what()));
+  }
+}
+
 void make_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error || !fs::is_directory(path)) {
     throw std::invalid_argument(fmt::format("out: {} is no directory and cannot be made one{}",
                                             io::printable(path.string()), error ? ": " + error.message() : ""));
+  }
+}
+
+// What finish_study() would remove or replace must be a study's.
+void check_owned(const StudyRun& run) {
+  const auto refuse = [&](const char* name) {
+    throw std::invalid_argument(
+        fmt::format("out: {} holds {} that no study wrote, expected a new folder or a study's own",
+                    io::printable(run.folder.string()), name));
+  };
+  std::error_code missing;
+  if (fs::exists(header_path(run))) return;
+  for (const auto& entry : fs::directory_iterator(cells_folder(run), missing)) {
+    // The header's own temporary file may be left where a run was killed.
+    if (!entry.path().filename().string().starts_with(".tpce-")) refuse("a folder cells");
+  }
+  if (fs::exists(summary_path(run))) return;
+  for (const char* name : {"page.md", "data.csv"}) {
+    if (fs::exists(run.folder / name)) refuse(name);
   }
 }
 
@@ -75,10 +112,17 @@ void check_header(const StudyRun& run, const Json& found, const fs::path& path) 
   }
 }
 
-// Results of a finished run become cells again, so that there is one way to go on.
-void unpack(const StudyRun& run, const Json& summary) {
-  for (const auto& [key, result] : summary.at("cells").items()) {
-    if (!fs::exists(cell_path(run, key))) io::write_file(cell_path(run, key).string(), result.dump() + "\n");
+// Results of a finished run become cells again, so that there is one way to go on. Keys that are none of this run's
+// are not trusted to name a file.
+void unpack(const StudyRun& run, const Json& summary, const std::vector<Cell>& cells) {
+  const Json results = summary.value("cells", Json());
+  if (!results.is_object()) {
+    io::fail(summary_path(run).string(), "cells: got JSON of type {}, expected an object; --fresh replaces it",
+             results.type_name());
+  }
+  for (const Cell& cell : cells) {
+    const fs::path path = cell_path(run, cell.key);
+    if (results.contains(cell.key) && !fs::exists(path)) io::write_file(path.string(), results[cell.key].dump() + "\n");
   }
 }
 
@@ -97,6 +141,12 @@ std::vector<Cell> checked_cells(const StudyRun& run) {
   return cells;
 }
 
+// Refuses bad parameters, before anything is made.
+std::vector<Cell> check(const StudyRun& run) {
+  check_options(run.study, run.options);
+  return checked_cells(run);
+}
+
 // A cell a line, so that a change of one is seen as one.
 std::string summary_text(const StudyRun& run, const std::vector<Cell>& cells, const std::vector<Json>& results) {
   std::string text = "{\n";
@@ -109,6 +159,16 @@ std::string summary_text(const StudyRun& run, const std::vector<Cell>& cells, co
   return text + "}\n}\n";
 }
 
+Page page_of(const StudyRun& run, const std::vector<Json>& results) {
+  try {
+    return run.study.page(run.options, results);
+  } catch (const Json::exception& error) {
+    throw std::invalid_argument(
+        fmt::format("out: {} holds results that are not this study's: {}; --fresh replaces them",
+                    io::printable(run.folder.string()), error.what()));
+  }
+}
+
 }  // namespace
 
 std::string command_of(const StudyRun& run) {
@@ -118,22 +178,37 @@ std::string command_of(const StudyRun& run) {
   return command + fmt::format(" --seed {}", run.options.seed);
 }
 
-std::vector<std::size_t> open_study(const StudyRun& run, bool fresh) {
-  check_options(run.study, run.options);
-  checked_cells(run);  // refuses bad parameters before anything is made
+StudyLock::StudyLock(const StudyRun& run) {
+  check(run);
   make_folder(run.folder);
+  folder_ = ::open(run.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // A file system that knows no locks does without.
+  if (folder_ < 0 || ::flock(folder_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
+  ::close(folder_);
+  throw std::invalid_argument(fmt::format("out: {} is in use by another tpce study, expected a folder of its own",
+                                          io::printable(run.folder.string())));
+}
+
+StudyLock::~StudyLock() {
+  if (folder_ >= 0) ::close(folder_);
+}
+
+std::vector<std::size_t> open_study(const StudyRun& run, bool fresh) {
+  const std::vector<Cell> cells = check(run);
+  make_folder(run.folder);
+  check_owned(run);
   if (fresh) {
     fs::remove_all(cells_folder(run));
     fs::remove(summary_path(run));
   }
-  const bool summarised = fs::exists(summary_path(run));
-  if (summarised) check_header(run, read_json(summary_path(run)), run.folder);
-  if (fs::exists(header_path(run))) check_header(run, read_json(header_path(run)), run.folder);
+  const std::optional<Json> summary =
+      fs::exists(summary_path(run)) ? std::optional(read_object(summary_path(run))) : std::nullopt;
+  if (summary) check_header(run, *summary, run.folder);
+  if (fs::exists(header_path(run))) check_header(run, read_object(header_path(run)), run.folder);
   make_folder(cells_folder(run));
   io::write_file(header_path(run).string(), header_of(run).dump() + "\n");
-  if (summarised) unpack(run, read_json(summary_path(run)));
+  if (summary) unpack(run, *summary, cells);
   std::vector<std::size_t> missing;
-  const std::vector<Cell> cells = checked_cells(run);
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (!fs::exists(cell_path(run, cells[i].key))) missing.push_back(i);
   }
@@ -179,7 +254,8 @@ void compute_cells(const StudyRun& run, std::span<const std::size_t> cells, int 
   };
   {
     std::vector<std::jthread> others;
-    for (int t = 1; t < threads; ++t) others.emplace_back(work);
+    const auto most = static_cast<std::int64_t>(cells.size());
+    for (std::int64_t t = 1; t < std::min<std::int64_t>(threads, most); ++t) others.emplace_back(work);
     work();
   }
   if (failure) std::rethrow_exception(failure);
@@ -188,8 +264,8 @@ void compute_cells(const StudyRun& run, std::span<const std::size_t> cells, int 
 Page finish_study(const StudyRun& run) {
   const std::vector<Cell> cells = checked_cells(run);
   std::vector<Json> results;
-  for (const Cell& cell : cells) results.push_back(read_json(cell_path(run, cell.key)));
-  Page page = run.study.page(run.options, results);
+  for (const Cell& cell : cells) results.push_back(read_cell(run, cell.key));
+  Page page = page_of(run, results);
   const std::string provenance = fmt::format("Made by `{}` of tpce {}.", command_of(run), run.version);
   for (const Section& section : page.sections) {
     for (const Figure& figure : section.figures) {

@@ -21,10 +21,24 @@ struct StudyRun {
 // The shell command that makes the same folder, with the options that are not the defaults.
 std::string command_of(const StudyRun& run);
 
+// The run's folder, for one process at a time: two would remove each other's cells.
+class StudyLock {
+ public:
+  // Checks the run's options, and makes the folder where it is missing. Throws std::invalid_argument that names the
+  // folder where it cannot be made, or another process has it.
+  explicit StudyLock(const StudyRun& run);
+  ~StudyLock();
+  StudyLock(const StudyLock&) = delete;
+  StudyLock& operator=(const StudyLock&) = delete;
+
+ private:
+  int folder_ = -1;
+};
+
 // Opens the folder: makes it where it is missing, takes what a finished run left there apart again into cells, and
 // returns the indices of the cells that have no result. With fresh, all that a run had left is removed first.
-// Throws std::invalid_argument that names the folder where it cannot be made, or holds the cells of another study,
-// scale, seed or version.
+// Throws std::invalid_argument that names the folder where it cannot be made, holds the cells of another study, scale,
+// seed or version, or files that no study wrote and this one would remove or replace; with fresh too.
 std::vector<std::size_t> open_study(const StudyRun& run, bool fresh);
 
 // Hands out positions in the list of cells to compute, each once; nothing when none is left.
@@ -40,7 +54,8 @@ void compute_cells(const StudyRun& run, std::span<const std::size_t> cells, int 
                    const std::function<void()>& done);
 
 // When every cell has its result: writes page.md, data.csv, study.json (which holds the results) and the plots, removes
-// the cells' own files, and returns the page.
+// the cells' own files, and returns the page. Throws std::invalid_argument that names the file or folder where results
+// are damaged, and says how to make them again.
 Page finish_study(const StudyRun& run);
 
 }  // namespace tpce::sim

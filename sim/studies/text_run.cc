@@ -88,21 +88,22 @@ Json run_text(const TrainConfig& config, const std::filesystem::path& folder, co
 double parameter_distance(const Json& a, const Json& b) {
   double squares = 0.0;
   for (std::size_t k = 0; k < kSketch; ++k) {
-    const double difference = a["sketch"]["sums"][k].get<double>() - b["sketch"]["sums"][k].get<double>();
+    const double difference =
+        a.at("sketch").at("sums").at(k).get<double>() - b.at("sketch").at("sums").at(k).get<double>();
     squares += difference * difference;
   }
-  return std::sqrt(squares / static_cast<double>(kSketch) / a["sketch"]["squares"].get<double>());
+  return std::sqrt(squares / static_cast<double>(kSketch) / a.at("sketch").at("squares").get<double>());
 }
 
 std::string golden_of(const Json& run, const std::string& version) {
-  golden::Results results{.version = version, .method = {.name = run["method"]}, .steps = {}};
-  if (run["method"] != "canonical" || run["partial_sums"].get<bool>()) {
-    results.method.details.emplace_back("tp", run["tp"].dump());
+  golden::Results results{.version = version, .method = {.name = run.at("method")}, .steps = {}};
+  if (run.at("method") != "canonical" || run.at("partial_sums").get<bool>()) {
+    results.method.details.emplace_back("tp", run.at("tp").dump());
   }
-  for (std::size_t i = 0; i < run["loss"].size(); ++i) {
+  for (std::size_t i = 0; i < run.at("loss").size(); ++i) {
     results.steps.push_back({.step = static_cast<std::int64_t>(i + 1),
-                             .loss = static_cast<float>(number_of(run["loss"][i])),
-                             .grad_norm = static_cast<float>(number_of(run["grad_norm"][i]))});
+                             .loss = static_cast<float>(number_of(run.at("loss").at(i))),
+                             .grad_norm = static_cast<float>(number_of(run.at("grad_norm").at(i)))});
   }
   return golden::make_golden(results);
 }

@@ -210,6 +210,36 @@ TEST_F(Program, AStudyIsTheSameOverRanks) {
   EXPECT_EQ(refused.messages, Lines{"tpce: error: rows: got '0', expected a whole number 1..4294967296"});
 }
 
+// The error names the rank and the cell, and the run goes on from the others once its cause is gone.
+TEST_F(Program, NamesTheCellOfAStudyThatFails) {
+  const std::string study =
+      "study grokking --quick --set losses=log_softmax,canonical --out " + in_directory("grokking");
+  const fs::path folder = directory / "grokking", checkpoint = folder / "cells/log_softmax-80-seed1.checkpoint";
+  alone(study);
+  const std::string finished = read(folder / "study.json");
+  // As if it had been stopped in its first cell, whose checkpoint then was damaged.
+  const std::size_t line = finished.find("\"log_softmax-80-seed1\""), end = finished.find('\n', line) + 1;
+  ASSERT_NE(line, std::string::npos);
+  fs::create_directory(folder / "cells");
+  for (const fs::path& file : {folder / "study.json", folder / "cells/header"}) {
+    std::ofstream(file) << finished.substr(0, line) << finished.substr(end);
+  }
+  std::ofstream(checkpoint) << "nonsense";
+  const Launched run = over_ranks(3, study);
+  EXPECT_EQ(run.exit_code, 2);
+  ASSERT_EQ(run.messages.size(), 1u) << run.err;
+  EXPECT_TRUE(run.messages[0].starts_with("tpce: error: rank ")) << run.err;
+  EXPECT_NE(run.messages[0].find(" of 3: study grokking, cell log_softmax-80-seed1: " + checkpoint.string() +
+                                 ": is no checkpoint"),
+            std::string::npos)
+      << run.err;
+  EXPECT_LT(run.seconds, 30);
+
+  fs::remove(checkpoint);
+  EXPECT_EQ(over_ranks(2, study).exit_code, 0);
+  EXPECT_EQ(read(folder / "study.json"), finished);
+}
+
 // The processes that run as a rank on the file: its guard and itself.
 std::vector<int> processes_of(int rank, const std::string& file) {
   std::vector<int> found;
@@ -266,6 +296,27 @@ TEST_F(Program, EndsOnAllRanksWhereOneIsKilled) {
   EXPECT_TRUE(all_ended());
   EXPECT_FALSE(fs::exists(directory / "gradient.npy"));
   EXPECT_EQ(std::distance(fs::directory_iterator(directory), {}), 2) << "a temporary file was left";
+}
+
+TEST_F(Program, AStudyGoesOnAfterARankWasKilled) {
+  const auto study = [&](const std::string& name) {
+    return "study grokking --quick --set losses=canonical --set seeds=30 --out " + in_directory(name);
+  };
+  auto running = std::async(std::launch::async, [&] { return over_ranks(3, study("killed")); });
+  for (int i = 0; i < 20000 && !fs::exists(directory / "killed/cells/header"); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  const std::vector<int> processes = processes_of(1, in_directory("killed"));
+  ASSERT_EQ(processes.size(), 2u);
+  kill(parent_of(processes[1]) == processes[0] ? processes[1] : processes[0], SIGKILL);
+  const Launched run = running.get();
+  EXPECT_EQ(run.messages, Lines{"tpce: error: rank 1 of 3: killed by signal 9 (Killed), as where memory runs out"})
+      << run.err;
+  EXPECT_NE(run.exit_code, 0);
+  EXPECT_FALSE(fs::exists(directory / "killed/page.md"));
+  alone(study("killed"));
+  alone(study("whole"));
+  EXPECT_EQ(read(directory / "killed/study.json"), read(directory / "whole/study.json"));
 }
 
 }  // namespace

@@ -61,6 +61,17 @@ TEST(ThresholdStudy, TheDifferenceIsBetterBelowAndTheQuotientAbove) {
   }
 }
 
+// The derivation knows no precision: what fp32 finds with sums of 24 bits, fp64 finds with 53.
+TEST(ThresholdStudy, FormsErrAlikeInEveryPrecision) {
+  const Json narrow = result_of("threshold", "sums-fp32"), wide = result_of("threshold", "sums-fp64");
+  for (std::size_t i = 0; i < narrow["bins"].size(); ++i) {
+    for (const char* field : {"difference_rms", "quotient_rms"}) {
+      const double expected = narrow["bins"][i][field];
+      EXPECT_NEAR(wide["bins"][i][field].get<double>(), expected, 0.1 * expected) << field << " " << i;
+    }
+  }
+}
+
 // With two classes there is one addition and no order: p ln 2, to the spacing of the logits.
 TEST(CollapseStudy, TheBorderIsWhereTheDerivationPutsIt) {
   for (const auto& [precision, bits] : {std::pair("fp32", 24), std::pair("fp16", 11), std::pair("bf16", 8)}) {
@@ -71,6 +82,15 @@ TEST(CollapseStudy, TheBorderIsWhereTheDerivationPutsIt) {
       EXPECT_GT(result["methods"]["canonical"]["border"].get<double>(), 103.9);
     }
   }
+}
+
+// Held against fp64, not against its rounding to fp32, which is 2^-25 away.
+TEST(CollapseStudy, Fp64IsExactBeyondFp32) {
+  const Json result = result_of("collapse", "v1024-fp64");
+  const Json& point = result["methods"]["log_softmax"]["points"][0];
+  EXPECT_EQ(point[0], 1.0);  // the margin
+  EXPECT_LT(point[1].get<double>(), 1e-13);
+  EXPECT_LT(point[2].get<double>(), 1e-13);
 }
 
 // Every sum stays below its first-order bound (second-order terms are 2^-10 of it at these sizes); a plain loop

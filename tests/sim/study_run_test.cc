@@ -34,7 +34,7 @@ class Squares : public Study {
   }
   Page page(const StudyOptions&, std::span<const Json> results) const override {
     double total = 0;
-    for (const Json& result : results) total += number_of(result["square"]);
+    for (const Json& result : results) total += number_of(result.at("square"));
     Page page{
         .title = "Squares", .conclusion = "They add to " + std::to_string(total) + ".", .sections = {}, .data = {}};
     page.data = {{"total"}, {{std::to_string(total)}}};
@@ -123,16 +123,86 @@ TEST_F(StudyRunTest, RefusesTheCellsOfAnotherRun) {
   }
 }
 
+std::string message_of(const auto& call) {
+  try {
+    call();
+  } catch (const std::invalid_argument& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// What a study would remove or replace stays where no study wrote it.
+TEST_F(StudyRunTest, LeavesAloneWhatIsNotAStudys) {
+  const Squares study;
+  const StudyRun run = run_of(study);
+  for (const char* name : {"cells/thesis.txt", "page.md", "data.csv"}) {
+    const fs::path file = run.folder / name;
+    fs::create_directories(file.parent_path());
+    std::ofstream(file) << "precious";
+    for (const bool fresh : {false, true}) {
+      EXPECT_NE(message_of([&] { open_study(run, fresh); }).find("that no study wrote"), std::string::npos) << name;
+    }
+    EXPECT_EQ(read(name), "precious");
+    fs::remove_all(run.folder);
+  }
+  // Left by a run that was killed in its first moments.
+  fs::create_directories(run.folder / "cells");
+  std::ofstream(run.folder / "cells/.tpce-1-2.tmp") << "{";
+  EXPECT_EQ(open_study(run, false).size(), 8u);
+}
+
+TEST_F(StudyRunTest, IsForOneAtATime) {
+  const Squares study;
+  const StudyRun run = run_of(study);
+  {
+    const StudyLock lock(run);
+    EXPECT_NE(message_of([&] { StudyLock another(run); }).find("is in use by another"), std::string::npos);
+  }
+  EXPECT_EQ(message_of([&] { StudyLock again(run); }), "");
+}
+
+// A file that was damaged, or made by hand, is refused in a line that says what to do; none of its names is trusted.
+TEST_F(StudyRunTest, RefusesDamagedResults) {
+  const Squares study;
+  const StudyRun run = run_of(study);
+  compute_cells(run, open_study(run, false), 1, [] {});
+  std::ofstream(run.folder / "cells/n3.json") << "{\"square\": 9";
+  EXPECT_TRUE(open_study(run, false).empty());
+  const std::string damaged_cell = message_of([&] { finish_study(run); });
+  EXPECT_NE(damaged_cell.find("cells/n3.json: invalid JSON"), std::string::npos) << damaged_cell;
+  EXPECT_NE(damaged_cell.find("remove it, and the cell is computed again"), std::string::npos) << damaged_cell;
+  fs::remove(run.folder / "cells/n3.json");
+  compute_cells(run, open_study(run, false), 1, [] {});
+  finish_study(run);
+
+  const std::string good = read("study.json");
+  const auto write = [&](const std::string& text) { std::ofstream(run.folder / "study.json") << text; };
+  for (const char* text : {"", "[]", "null", "3", "{}", "{\"study\": \"squares\"}"}) {
+    write(text);
+    const std::string message = message_of([&] { open_study(run, false); });
+    EXPECT_NE(message.find("out"), std::string::npos) << text;  // the folder's name
+    EXPECT_EQ(message.find("json.exception.type"), std::string::npos) << message;
+  }
+  Json summary = Json::parse(good);
+  summary["cells"] = 1;
+  write(summary.dump());
+  EXPECT_NE(message_of([&] { open_study(run, false); }).find("cells: got JSON of type number"), std::string::npos);
+
+  summary = Json::parse(good);
+  summary["cells"]["../../evil"] = 1;
+  summary["cells"]["n2"] = nullptr;
+  summary["cells"]["n4"] = Json::object();
+  write(summary.dump());
+  EXPECT_TRUE(open_study(run, false).empty());
+  EXPECT_FALSE(fs::exists(folder_ / "evil.json"));
+  const std::string message = message_of([&] { finish_study(run); });
+  EXPECT_NE(message.find("holds results that are not this study's"), std::string::npos) << message;
+  EXPECT_EQ(open_study(run, true).size(), 8u);
+}
+
 TEST_F(StudyRunTest, ErrorsNameWhatWasRefused) {
   const Squares study;
-  const auto message_of = [](const auto& call) {
-    try {
-      call();
-    } catch (const std::invalid_argument& error) {
-      return std::string(error.what());
-    }
-    return std::string();
-  };
   StudyRun run = run_of(study);
   run.options.parameters["minus"] = "1";
   EXPECT_EQ(message_of([&] { open_study(run, false); }),
@@ -165,9 +235,33 @@ TEST(Studies, HaveNamesAndQuestions) {
   for (const Study* study : studies()) {
     EXPECT_EQ(&study_from_name(study->name()), study);
     EXPECT_EQ(study->question().back(), '?') << study->name();
-    EXPECT_FALSE(study->cells({.scale = Scale::kQuick}).empty());
+    StudyOptions options{.scale = Scale::kQuick};
+    for (const Parameter& parameter : study->parameters()) {
+      if (parameter.name == "text") options.parameters["text"] = TPCE_SOURCE_DIR "/" + parameter.value;
+    }
+    EXPECT_FALSE(study->cells(options).empty());
   }
   EXPECT_THROW(study_from_name("nothing"), std::invalid_argument);
+}
+
+TEST(Studies, RefuseFilesThatAreNotThere) {
+  for (const Study* study : studies()) {
+    for (const Parameter& parameter : study->parameters()) {
+      if (parameter.name != "text" && parameter.name != "logits") continue;
+      EXPECT_EQ(message_of([&] {
+                  study->cells({.parameters = {{parameter.name, "none"}}});
+                }),
+                parameter.name + ": 'none' is no file, expected --set " + parameter.name + "=FILE");
+    }
+  }
+}
+
+TEST(Studies, GrokkingTakesLossesByName) {
+  const Study& study = study_from_name("grokking");
+  const auto cells = [&](const char* losses) { return study.cells({.parameters = {{"losses", losses}}}); };
+  EXPECT_EQ(cells("canonical,log_softmax-fp64").size(), 6u);  // of three seeds
+  EXPECT_EQ(message_of([&] { cells("canonical,softmax"); }).rfind("losses: got 'softmax', expected all, or some of", 0),
+            0u);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // tpce study and tpce report.
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/tools/run_program.h"
@@ -31,6 +32,35 @@ TEST(StudyCommand, WritesAFolderThatAReportBinds) {
   const Output report = run(directory, {"report", directory / "all"});
   EXPECT_EQ(report.exit_code, 0) << report.err;
   EXPECT_NE(read_text(directory / "all/report.html").find("<h2>Memory"), std::string::npos);
+}
+
+// docs/studies holds what this code says of the results there; plots aside, which depend on gnuplot's version.
+TEST(StudyCommand, TheCommittedPagesAreThoseOfTheirResults) {
+  namespace fs = std::filesystem;
+  int compared = 0;
+  for (const auto& entry : fs::directory_iterator(TPCE_SOURCE_DIR "/docs/studies")) {
+    if (!fs::exists(entry.path() / "study.json")) continue;
+    const TemporaryDirectory directory;
+    fs::copy(entry.path(), directory / "again", fs::copy_options::recursive);
+    const auto summary = nlohmann::json::parse(read_text(directory / "again/study.json"));
+    std::vector<std::string> words{"study", summary["study"], "--out", "again", "--seed", summary["seed"].dump()};
+    if (summary["scale"] != "default") words.push_back("--" + summary["scale"].get<std::string>());
+    for (const auto& [name, value] : summary["parameters"].items()) {
+      words.insert(words.end(), {"--set", name + "=" + value.get<std::string>()});
+    }
+    fs::current_path(directory.path());
+    fs::create_directory_symlink(TPCE_SOURCE_DIR "/data", "data");  // the parameters are relative to the root
+    const Output output = run(directory, words);
+    ASSERT_EQ(output.exit_code, 0) << output.err;
+    EXPECT_NE(output.out.find("every result was there already"), std::string::npos) << output.out;
+    for (const char* name : {"page.md", "data.csv", "study.json"}) {
+      EXPECT_TRUE(read_text(directory / (std::string("again/") + name)) == read_text(entry.path() / name))
+          << entry.path() / name << " is not what the code writes: run scripts/studies";
+    }
+    fs::current_path("/");
+    ++compared;
+  }
+  EXPECT_GE(compared, 6);
 }
 
 TEST(StudyCommand, RefusesAndLeavesNothing) {

@@ -1,4 +1,4 @@
-#include "sim/studies/collapse.h"
+#include "sim/studies/margin_sweep.h"
 
 #include <gtest/gtest.h>
 
