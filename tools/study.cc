@@ -135,6 +135,7 @@ void StudyCommand::print_list() const {
   std::string text;
   for (const sim::Study* study : sim::studies()) {
     text += fmt::format("{:<12} {}\n", study->name(), study->question());
+    if (study->has_paper_scale()) text += fmt::format("{:<12}   --paper: the paper's own setting\n", "");
     for (const sim::Parameter& p : study->parameters()) {
       text += fmt::format("{:<12}   --set {}={}: {}\n", "", p.name, p.value, p.help);
     }
