@@ -35,6 +35,9 @@ constexpr const char* kExamples = R"(Examples:
   tpce report .
       binds the pages below this folder into report.html)";
 
+// As that of a training run's configuration.
+constexpr std::int64_t kMaxSeed = 1'000'000'000'000'000;
+
 struct StudyCommand {
   std::string name;
   bool list = false;
@@ -43,7 +46,7 @@ struct StudyCommand {
   bool quick = false;
   bool paper = false;
   bool fresh = false;
-  std::uint64_t seed = 1;
+  std::int64_t seed = 1;
   std::int64_t threads = 0;
   std::vector<std::string> set;
 
@@ -103,7 +106,7 @@ sim::StudyOptions StudyCommand::options() const {
   sim::StudyOptions options{.scale = quick   ? sim::Scale::kQuick
                                      : paper ? sim::Scale::kPaper
                                              : sim::Scale::kDefault,
-                            .seed = seed};
+                            .seed = static_cast<std::uint64_t>(seed)};
   for (const std::string& assignment : set) {
     const std::size_t equals = assignment.find('=');
     if (equals == std::string::npos || equals == 0) {
@@ -184,7 +187,10 @@ std::vector<Command> add_study(CLI::App& program) {
   app->add_option("--out", command->out, "folder of the page; a run that was stopped there goes on")->type_name("DIR");
   CLI::Option* quick = app->add_flag("--quick", command->quick, "a small grid, less than 50 s on 2 cores");
   app->add_flag("--paper", command->paper, "the full setting of the paper that the study follows")->excludes(quick);
-  app->add_option("--seed", command->seed, "of all that is random")->type_name("N")->transform(whole_number);
+  app->add_option("--seed", command->seed, "of all that is random")
+      ->type_name("N")
+      ->transform(whole_number)
+      ->check(CLI::Range(std::int64_t{0}, kMaxSeed));
   app->add_option("--set", command->set, "a parameter of the study; may be given several times")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false)

@@ -79,6 +79,7 @@ TEST(StudyCommand, RefusesAndLeavesNothing) {
       {{"memory", "--set", "tp=2", "--set", "tp=3"}, "set: 'tp' stands twice"},
       {{"memory", "--paper"}, "paper: study memory follows no paper's setting"},
       {{"memory", "--threads", "-1"}, "threads"},
+      {{"memory", "--seed", "-1"}, "--seed"},
       {{"memory", "--quick", "--paper"}, "--paper"}};
   for (const auto& [arguments, message] : wrong) {
     std::vector<std::string> all{"study"};
