@@ -1,6 +1,4 @@
 // tpce collapse: where each loss fails as the target's margin grows, beside the certified value.
-#include "sim/studies/margin_sweep.h"
-
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -10,6 +8,7 @@
 
 #include "io/atomic_file.h"
 #include "io/error.h"
+#include "sim/studies/margin_sweep.h"
 #include "tools/command.h"
 #include "tools/output.h"
 #include "tools/problem_options.h"
