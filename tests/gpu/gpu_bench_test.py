@@ -1,0 +1,54 @@
+"""tpce-gpu-bench PROGRAM FOLDER: over a stand-in for the driver (fake_cuda.cc), whose clock says 1 ms whatever is timed."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+from pathlib import Path
+
+PROGRAM, DRIVER = sys.argv[1:3]
+
+
+class GpuBenchTest(unittest.TestCase):
+    def run_it(self, *words, failure=""):
+        known = os.environ | {"LD_LIBRARY_PATH": DRIVER, "FAKE_CUDA": failure}
+        return subprocess.run([PROGRAM, *words], capture_output=True, text=True, env=known)
+
+    def test_names_the_device(self):
+        done = self.run_it("--device-name")
+        self.assertEqual((done.returncode, done.stdout, done.stderr), (0, "Fake GPU\n", ""))
+
+    def test_no_device_is_one_line(self):
+        done = self.run_it("--device-name", failure="no device")
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertEqual(done.stderr, "tpce-gpu-bench: gpu: NVIDIA's driver is here, but it knows no device\n")
+
+    def test_measures_every_part(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "results.json"
+            done = self.run_it("--rows", "3", "--columns", "1000", "--json", path)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            result = json.loads(path.read_text())
+        self.assertEqual(result["device"], {"name": "Fake GPU", "multiprocessors": 132, "compute_capability": 90})
+        (shape,) = result["shapes"]
+        self.assertEqual((shape["rows"], shape["columns"], shape["dtype"]), (3, 1000, "bf16"))
+        bytes_of = {what: part["bytes"] for what, part in shape["parts"].items()}
+        logits = 3 * 1000 * 2
+        self.assertEqual(bytes_of, {"forward": logits, "gradient, in place": 2 * logits, "gradient": 2 * logits,
+                                    "forward+backward": 3 * logits, "copy": 2 * logits})  # fmt: skip
+        for part in shape["parts"].values():
+            self.assertEqual(part["milliseconds"], {"median": 1.0, "min": 1.0, "max": 1.0})
+        # 12000 bytes in 1 ms.
+        self.assertAlmostEqual(result["copy_bytes_per_second"], 1.2e7)
+
+    def test_a_file_that_cannot_be_written_is_found_first(self):
+        done = self.run_it("--rows", "3", "--columns", "1000", "--json", "/nonexistent/results.json")
+        self.assertEqual(done.returncode, 2)
+        self.assertEqual(done.stderr.count("\n"), 1)
+        self.assertIn("/nonexistent/results.json", done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

@@ -1,0 +1,95 @@
+"""scripts/device-check runs what it should, says what failed, and writes one file of JSON; with stand-ins for its programs."""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BENCH = """case $1 in
+--device-name) echo 'NVIDIA H200 (x1)' ;;
+*) for file; do :; done; echo '{"shapes": []}' >"$file" ;;
+esac"""
+
+
+class DeviceCheckTest(unittest.TestCase):
+    def setUp(self):
+        self.folder = Path(self.enterContext(tempfile.TemporaryDirectory()))
+        for path in ("scripts/common.sh", "scripts/device-check"):
+            (self.folder / path).parent.mkdir(exist_ok=True)
+            shutil.copy(ROOT / path, self.folder / path)
+        (self.folder / "tests/data").mkdir(parents=True)
+        (self.folder / "tests/data/fingerprint.txt").write_text("bits\n")
+        (self.folder / "build/device-check/bin").mkdir(parents=True)
+        (self.folder / "build/device-check/libc").write_text("glibc 2.36\n")
+        self.program("tpce-gpu-bench", BENCH)
+        self.program("tpce", "echo bits")
+        self.program("gpu_device_test", "exit 0")
+        # Neither another project's losses nor NVIDIA's tools of this machine.
+        self.tool("python3", "exit 1")
+        self.tool("compute-sanitizer", 'shift 4; exec "$@"')
+
+    def script(self, path, body):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{body}\n")
+        path.chmod(0o755)
+
+    def program(self, name, body):
+        self.script(self.folder / "build/device-check/bin" / name, body)
+
+    def tool(self, name, body):
+        self.script(self.folder / "tools" / name, body)
+
+    def check(self, *words):
+        known = os.environ | {"PATH": f"{self.folder}/tools:{os.environ['PATH']}"}
+        command = ["bash", self.folder / "scripts/device-check", *words]
+        return subprocess.run(command, capture_output=True, text=True, env=known)
+
+    def written(self):
+        return json.loads((self.folder / "bench/results/nvidia-h200-x1.json").read_text())
+
+    def test_all_is_well(self):
+        done = self.check()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        result = self.written()
+        self.assertEqual(result["device"], "NVIDIA H200 (x1)")
+        self.assertEqual(set(result["checks"].values()), {"passed"})
+        for name in ("fingerprint", "tests", "memcheck", "racecheck"):
+            self.assertIn(name, result["checks"])
+        self.assertEqual((result["benchmark"], result["peers"]), ({"shapes": []}, None))
+
+    def test_other_bits_are_a_failure(self):
+        self.program("tpce", "echo other")
+        done = self.check()
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.written()["checks"]["fingerprint"], "failed")
+        self.assertIn("failed: fingerprint", done.stderr)
+
+    def test_a_failing_test_is_named_and_the_rest_is_run(self):
+        self.program("gpu_device_test", "exit 1")
+        done = self.check()
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(self.written()["checks"]["tests"], "failed")
+        self.assertEqual(self.written()["benchmark"], {"shapes": []})
+
+    def test_a_benchmark_that_fails_is_a_failure(self):
+        self.program("tpce-gpu-bench", "[[ $1 == --device-name ]] && echo 'NVIDIA H200 (x1)'")
+        self.assertEqual(self.check().returncode, 1)
+        self.assertIsNone(self.written()["benchmark"])
+
+    def test_no_device_is_one_clear_end(self):
+        self.program("tpce-gpu-bench", "echo 'tpce-gpu-bench: gpu: no NVIDIA driver was found' >&2; exit 2")
+        done = self.check()
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("no NVIDIA driver was found", done.stderr)
+        self.assertFalse((self.folder / "bench").exists())
+
+    def test_unknown_words_are_refused(self):
+        self.assertEqual(self.check("now").returncode, 1)
+
+
+if __name__ == "__main__":
+    unittest.main()
