@@ -137,7 +137,8 @@ class Problem {
   }
   void gradient(const Buffer& into) {
     const Matrix gradients[] = {matrix(into)};
-    backend_.gradient(batch(), {}, {.rows = {0, shape_.rows}, .saved = results().saved, .gradients = gradients},
+    backend_.gradient(batch(), {},
+                      {.rows = {0, shape_.rows}, .saved = results().saved, .upstream = {}, .gradients = gradients},
                       queue_);
   }
   const Buffer& logits() const { return logits_; }
