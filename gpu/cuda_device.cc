@@ -38,6 +38,30 @@ void free_memory(void* memory) {
   driver.CtxPopCurrent(&context);
 }
 
+void free_queue(void* queue) {
+  CUcontext context = nullptr;
+  const CudaDriver& driver = cuda_driver();
+  auto* const stream = static_cast<CUstream>(queue);
+  if (driver.StreamGetCtx(stream, &context) != CUDA_SUCCESS || driver.CtxPushCurrent(context) != CUDA_SUCCESS) return;
+  driver.StreamDestroy(stream);
+  driver.CtxPopCurrent(&context);
+}
+
+// With its context, which an event does not tell.
+struct Event {
+  CUcontext context = nullptr;
+  CUevent event = nullptr;
+
+  ~Event() {
+    const CudaDriver& driver = cuda_driver();
+    if (event == nullptr || driver.CtxPushCurrent(context) != CUDA_SUCCESS) return;
+    driver.EventDestroy(event);
+    driver.CtxPopCurrent(&context);
+  }
+};
+
+CUevent event_of(const DeviceObject& event) { return static_cast<const Event*>(event.get())->event; }
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
@@ -98,6 +122,29 @@ class CudaDevice final : public Device {
                                     1, 1, static_cast<unsigned>(info.threads), 1, 1,
                                     static_cast<unsigned>(launch.shared_bytes), stream_of(queue), parameters, nullptr),
                "the launch of " + std::string(info.name));
+  }
+
+  DeviceObject make_queue() const override {
+    const CurrentContext current(context_);
+    CUstream stream = nullptr;
+    check_cuda(driver_.StreamCreate(&stream, CU_STREAM_NON_BLOCKING), "making a queue");
+    return {stream, free_queue};
+  }
+  DeviceObject make_event() const override {
+    const CurrentContext current(context_);
+    DeviceObject made{new Event, [](void* event) { delete static_cast<Event*>(event); }};
+    auto& event = *static_cast<Event*>(made.get());
+    event.context = context_;
+    check_cuda(driver_.EventCreate(&event.event, CU_EVENT_DISABLE_TIMING), "making an event");
+    return made;
+  }
+  void record(const DeviceObject& event, Queue queue) override {
+    const CurrentContext current(context_);
+    check_cuda(driver_.EventRecord(event_of(event), stream_of(queue)), "marking a queue");
+  }
+  void wait_for(const DeviceObject& event, Queue queue) override {
+    const CurrentContext current(context_);
+    check_cuda(driver_.StreamWaitEvent(stream_of(queue), event_of(event), CU_EVENT_WAIT_DEFAULT), "ordering queues");
   }
 
   void synchronize(Queue queue) override {

@@ -27,7 +27,11 @@ namespace tpce::gpu {
   X(MemGetInfo)                \
   X(MemcpyAsync)               \
   X(PointerGetAttribute)       \
+  X(StreamCreate)              \
+  X(StreamDestroy)             \
+  X(StreamGetCtx)              \
   X(StreamSynchronize)         \
+  X(StreamWaitEvent)           \
   X(EventCreate)               \
   X(EventDestroy)              \
   X(EventRecord)               \

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -24,6 +25,9 @@ struct Launch {
   std::size_t shared_bytes = 0;  // dynamic, of a block
 };
 
+// A queue or an event of a device, released with it.
+using DeviceObject = std::unique_ptr<void, void (*)(void*)>;
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -35,6 +39,7 @@ class Device {
   // Aligned to at least 256 bytes. Throws std::bad_alloc.
   virtual Buffer allocate(std::size_t bytes) const = 0;
 
+  // Memory that is not page-locked has been read when this returns.
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) = 0;
   // Returns once the bytes are there, and with them everything that was asked of the queue before.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) = 0;
@@ -42,6 +47,14 @@ class Device {
 
   // arguments: of the kernel's type, copied before this returns. Throws std::runtime_error with what the device says.
   virtual void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) = 0;
+
+  // A queue beside those of callers: Queue{object.get()}.
+  virtual DeviceObject make_queue() const = 0;
+  // A mark in the work of a queue: what the other queue is asked for after wait_for() begins when everything is done
+  // that the first had been asked for at record(). Neither waits.
+  virtual DeviceObject make_event() const = 0;
+  virtual void record(const DeviceObject& event, Queue queue) = 0;
+  virtual void wait_for(const DeviceObject& event, Queue queue) = 0;
 
   // Waits for the queue; throws std::runtime_error where something that it was asked for has failed.
   virtual void synchronize(Queue queue) = 0;

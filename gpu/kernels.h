@@ -12,6 +12,7 @@
 #include "gpu/merge.h"
 #include "gpu/reduce.h"
 #include "gpu/row_partials.h"
+#include "gpu/two_step_merge.h"
 
 // X(name, (body), arguments): (body)(block, arguments) runs a block. The type of the arguments, one for each kernel,
 // says how many threads a block has, how many blocks a multiprocessor should hold at the least, and the dynamic shared
@@ -41,7 +42,10 @@
   X(squares_fp16, (squares<Float16>), SquaresArguments<Float16>)                             \
   X(fused_fp32, (fused<float>), FusedArguments<float>)                                       \
   X(fused_bf16, (fused<BFloat16>), FusedArguments<BFloat16>)                                 \
-  X(fused_fp16, (fused<Float16>), FusedArguments<Float16>)
+  X(fused_fp16, (fused<Float16>), FusedArguments<Float16>)                                   \
+  X(row_keys, (row_keys), RowKeysArguments)                                                  \
+  X(align_digits, (align_digits), AlignDigitsArguments)                                      \
+  X(join_rows, (join_rows), JoinRowsArguments)
 
 namespace tpce::gpu {
 

@@ -36,6 +36,10 @@ class Communicator {
   virtual Pending start_all_reduce(const Partials& partials, Backend& merger, Queue queue) = 0;
   virtual void finish(Pending pending, Queue queue) = 0;
 
+  // Throws where a collective failed after finish() returned, as it can where a queue goes on without this thread.
+  // Called when the results that depend on it are here; without the call they may be of no meaning.
+  virtual void confirm() {}
+
   // Merges a sum of every rank: the optional second collective, for the gradient norm.
   virtual void all_reduce(BinnedSum& sum) = 0;
 

@@ -174,6 +174,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
     if (in_flight) complete(*in_flight);
 
     const LossSum sum = placed_sum.wait_for();
+    communicator.confirm();
     check_rows(sum, options);
     saved.valid_rows_ = sum.valid_rows;
     return Forward{reduced_loss(sum, batch.rows(), options), sum, std::move(saved)};

@@ -82,6 +82,22 @@ TEST_F(CudaDevice, LaunchesEachKernelByItsName) {
   }
 }
 
+TEST_F(CudaDevice, OrdersQueues) {
+  auto device = open_cuda_device();
+  launched();
+  {
+    const DeviceObject queue = device->make_queue();
+    const DeviceObject event = device->make_event();
+    device->record(event, {queue.get()});
+    device->wait_for(event, {});
+    device->record(event, {});
+    device->wait_for(event, {queue.get()});
+    device.reset();  // both outlive it
+    EXPECT_EQ(launched(), "queue\nqueue marked\ndefault waits\ndefault marked\nqueue waits\n");
+  }
+  EXPECT_EQ(launched(), "no event\nno queue\n");
+}
+
 TEST_F(CudaDevice, NoBlocksAreNoLaunch) {
   const auto device = open_cuda_device();
   launched();

@@ -107,9 +107,24 @@ CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUst
 }
 
 CUresult cuStreamSynchronize(CUstream) { return asked("launch") ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS; }
+CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
+  log() += flags == CU_STREAM_NON_BLOCKING ? "queue\n" : "queue that waits for the default one\n";
+  return *stream = reinterpret_cast<CUstream>(&log()), CUDA_SUCCESS;
+}
+CUresult cuStreamDestroy(CUstream) { return log() += "no queue\n", CUDA_SUCCESS; }
+CUresult cuStreamGetCtx(CUstream, CUcontext* context) {
+  return *context = reinterpret_cast<CUcontext>(&log()), CUDA_SUCCESS;
+}
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  log() +=
+      std::string(stream != nullptr ? "queue" : "default") + (event != nullptr ? " waits\n" : " waits for nothing\n");
+  return CUDA_SUCCESS;
+}
 CUresult cuEventCreate(CUevent* event, unsigned) { return *event = reinterpret_cast<CUevent>(&log()), CUDA_SUCCESS; }
-CUresult cuEventDestroy(CUevent) { return CUDA_SUCCESS; }
-CUresult cuEventRecord(CUevent, CUstream) { return CUDA_SUCCESS; }
+CUresult cuEventDestroy(CUevent) { return log() += "no event\n", CUDA_SUCCESS; }
+CUresult cuEventRecord(CUevent, CUstream stream) {
+  return log() += stream != nullptr ? "queue marked\n" : "default marked\n", CUDA_SUCCESS;
+}
 CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) { return *milliseconds = 1, CUDA_SUCCESS; }
 

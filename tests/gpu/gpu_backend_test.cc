@@ -120,6 +120,10 @@ class DeviceOfItsOwn final : public Device {
     ++launches_[std::string(info_of(kernel).name)];
     host_.launch(kernel, launch, arguments, queue);
   }
+  DeviceObject make_queue() const override { return host_.make_queue(); }
+  DeviceObject make_event() const override { return host_.make_event(); }
+  void record(const DeviceObject&, Queue) override {}
+  void wait_for(const DeviceObject&, Queue) override {}
   void synchronize(Queue) override {}
 
  private:
