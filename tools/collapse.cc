@@ -1,16 +1,14 @@
 // tpce collapse: where each loss fails as the target's margin grows, beside the certified value.
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <memory>
 #include <optional>
-#include <stdexcept>
 
 #include "io/atomic_file.h"
-#include "io/error.h"
 #include "sim/studies/margin_sweep.h"
 #include "tools/command.h"
 #include "tools/output.h"
+#include "tools/output_directory.h"
 #include "tools/problem_options.h"
 
 namespace tpce::tools {
@@ -32,37 +30,12 @@ struct CollapseCommand {
   int run() const;
 };
 
-// A directory that is made where it is missing, and taken away again if nothing comes to stand in it.
-class OutputDirectory {
- public:
-  explicit OutputDirectory(const std::string& path) : path_(path) {
-    std::error_code error;
-    made_ = std::filesystem::create_directories(path_, error);
-    if (error || !std::filesystem::is_directory(path_)) {
-      throw std::invalid_argument(fmt::format("out: {} is no directory and cannot be made one{}", io::printable(path),
-                                              error ? ": " + error.message() : ""));
-    }
-  }
-  ~OutputDirectory() {
-    std::error_code not_empty;
-    if (made_) std::filesystem::remove(path_, not_empty);
-  }
-  OutputDirectory(const OutputDirectory&) = delete;
-  OutputDirectory& operator=(const OutputDirectory&) = delete;
-
-  std::string operator/(const char* name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-  bool made_ = false;
-};
-
 int CollapseCommand::run() const {
   if (!out) {
     print(sim::collapse_table(sim::study_collapse(problem)));
     return 0;
   }
-  const OutputDirectory directory(*out);
+  const OutputDirectory directory("out", *out);
   const std::string csv_path = directory / "collapse.csv";
   const std::string svg_path = directory / "collapse.svg";
   io::AtomicFile csv(csv_path);

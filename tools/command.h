@@ -21,6 +21,7 @@ std::vector<Command> add_golden(CLI::App& program);
 std::vector<Command> add_golden_compare(CLI::App& golden);
 std::vector<Command> add_collapse(CLI::App& program);
 std::vector<Command> add_study(CLI::App& program);
+std::vector<Command> add_parity(CLI::App& program);
 std::vector<Command> add_report(CLI::App& program);
 std::vector<Command> add_train(CLI::App& program);
 std::vector<Command> add_completion(CLI::App& program);

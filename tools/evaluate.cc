@@ -109,15 +109,8 @@ class Problem {
 
   // Rows in fp32: the columns of this rank alone.
   io::LogitsFile::Rows cast(std::int64_t first, std::int64_t count) const {
-    const io::LogitsFile::Rows wide = file_.logits(first, count);
     const Columns own = columns_of(rank_);
-    const std::shared_ptr<float[]> narrow(new float[static_cast<std::size_t>(count * own.count)]);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const double* from = wide.matrix.row<double>(i) + own.first;
-      std::transform(from, from + own.count, narrow.get() + i * own.count,
-                     [](double x) { return static_cast<float>(x); });
-    }
-    return {matrix_of(static_cast<const float*>(narrow.get()), count, own.count), narrow};
+    return round_to_fp32(file_.logits(first, count), own.first, own.count);
   }
 
   const io::LogitsFile& file_;
@@ -389,16 +382,30 @@ Evaluation evaluate_over_ranks(const io::LogitsFile& file, const Request& reques
 
 }  // namespace
 
+io::LogitsFile::Rows round_to_fp32(const io::LogitsFile::Rows& wide, std::int64_t first, std::int64_t count) {
+  const std::int64_t rows = wide.matrix.rows;
+  const std::shared_ptr<float[]> narrow(new float[static_cast<std::size_t>(rows * count)]);
+  for (std::int64_t i = 0; i < rows; ++i) {
+    const double* from = wide.matrix.row<double>(i) + first;
+    std::transform(from, from + count, narrow.get() + i * count, [](double x) { return static_cast<float>(x); });
+  }
+  return {matrix_of(static_cast<const float*>(narrow.get()), rows, count), narrow};
+}
+
+std::string explain(const std::exception& error, const std::string& file_name, const io::LogitsFile& file,
+                    std::string_view fp64_hint) {
+  // Messages of the libraries begin with the argument.
+  const bool labels = std::string_view(error.what()).starts_with("labels: ");
+  std::string message = io::printable(labels ? file.labels_path() : file_name) + ": " + error.what();
+  if (!labels && file.dtype() == DType::kFloat64 && !fp64_hint.empty()) message += fmt::format(" ({})", fp64_hint);
+  return message;
+}
+
 Evaluation evaluate(const std::string& file_name, const io::LogitsFile& file, const Request& request,
                     const GradientSink* sink) {
   const auto explained = [&](const std::exception& error) {
-    // Messages of the libraries begin with the argument.
-    const bool labels = std::string_view(error.what()).starts_with("labels: ");
-    std::string message = io::printable(labels ? file.labels_path() : file_name) + ": " + error.what();
-    if (!labels && file.dtype() == DType::kFloat64 && !request.cast_to_fp32) {
-      message += " (--cast fp32, or --method certified, multiprecision or fp64)";
-    }
-    return message;
+    constexpr std::string_view kHint = "--cast fp32, or --method certified, multiprecision or fp64";
+    return explain(error, file_name, file, request.cast_to_fp32 ? std::string_view() : kHint);
   };
   try {
     if (request.choice.method.name == "canonical") return evaluate_over_ranks(file, request, sink);

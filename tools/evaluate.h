@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/logits_file.h"
@@ -22,6 +24,14 @@ struct Request {
   int threads = 0;                    // 0: as many as there are
   Options options;
 };
+
+// Rows of fp64 logits, columns [first, first + count), each rounded to fp32.
+io::LogitsFile::Rows round_to_fp32(const io::LogitsFile::Rows& wide, std::int64_t first, std::int64_t count);
+
+// An error of a library about the logits or labels of the file, with the name of the one or the other before it.
+// fp64_hint: what to do about fp64 logits, where these are.
+std::string explain(const std::exception& error, const std::string& file_name, const io::LogitsFile& file,
+                    std::string_view fp64_hint);
 
 // Receives the rows of the gradient in order, [rows, columns of the file], as they are made; on the first rank.
 struct GradientSink {

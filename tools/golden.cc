@@ -244,6 +244,7 @@ Command add_one(CLI::App& golden, const char* name, const char* description, con
       ->required()
       ->default_str("");
   command->problem.add_problem_to(*app);
+  command->problem.add_non_finite_to(*app);
   if constexpr (std::is_same_v<T, MakeCommand>) {
     command->problem.add_runtime_to(*app, true);
     app->add_option("--out", command->out, "the golden file to write")->type_name("G.txt")->required();

@@ -145,6 +145,7 @@ std::vector<Command> add_loss(CLI::App& program) {
                   "logits [T, V] in .npy, or logits and labels in .safetensors; read through a memory map")
       ->required();
   command->problem.add_problem_to(*app);
+  command->problem.add_non_finite_to(*app);
   command->problem.add_runtime_to(*app, true);
   app->add_option("--per-row", command->per_row, "write the fp32 loss of each row, [T]")
       ->type_name("F.npy|F.safetensors");

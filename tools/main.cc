@@ -76,8 +76,8 @@ Exit codes: 0 done; 1 a comparison found a difference; 2 an error, told in one l
 
   std::vector<tpce::tools::Command> commands;
   using namespace tpce::tools;
-  for (const auto add :
-       {add_loss, add_golden, add_collapse, add_train, add_study, add_report, add_info, add_completion, add_manual}) {
+  for (const auto add : {add_loss, add_golden, add_parity, add_collapse, add_train, add_study, add_report, add_info,
+                         add_completion, add_manual}) {
     for (Command& command : add(program)) commands.push_back(std::move(command));
   }
   try {

@@ -19,7 +19,9 @@ namespace {
 // TPCE_TARGET may name an instruction set that is not here. The backend is then missing, and an error where it would
 // run: a wish is not dropped in silence.
 BackendInfo simd_info() {
-  BackendInfo info{.name = "simd", .missing = "", .summary = ""};
+  BackendInfo info{.name = "simd", .missing = "", .summary = "", .built = true, .make = [](int threads) {
+                     return std::make_unique<simd::SimdBackend>(simd::SimdOptions{.target = "", .threads = threads});
+                   }};
   try {
     const simd::SimdBackend backend;
     info.summary = fmt::format("the canonical method in vector instructions ({}) over {} threads", backend.target(),
@@ -46,6 +48,15 @@ void check_backend(std::string_view name) {
   throw std::invalid_argument(fmt::format("backend: got {}, expected one of {}", io::quote(name), here));
 }
 
+// The default first.
+std::vector<std::string> canonical_backends() {
+  std::vector<std::string> names{"simd"};
+  for (const BackendInfo& backend : backends()) {
+    if (backend.make && backend.name != names.front()) names.push_back(backend.name);
+  }
+  return names;
+}
+
 std::vector<std::string> methods_of(std::string_view backend) {
   std::vector<std::string> names;
   for (const MethodInfo& method : methods()) {
@@ -61,7 +72,7 @@ std::vector<std::string> methods_of(std::string_view backend) {
 const std::vector<MethodInfo>& methods() {
   static const std::vector<MethodInfo> all = [] {
     std::vector<MethodInfo> list{
-        {"canonical", {"simd", "scalar"}, "order-free and collapse-free: the same bits for every tp"}};
+        {"canonical", canonical_backends(), "order-free and collapse-free: the same bits for every tp"}};
     const std::pair<const char*, const char*> references[] = {
         {"certified", "the correctly rounded value, proved by interval arithmetic"},
         {"multiprecision", "the definition in 50 decimal digits"},
@@ -80,7 +91,8 @@ const std::vector<MethodInfo>& methods() {
 
 const std::vector<BackendInfo>& backends() {
   static const std::vector<BackendInfo> all{
-      {"scalar", "", "the canonical method in its plainest form, one row at a time"},
+      {"scalar", "", "the canonical method in its plainest form, one row at a time", true,
+       [](int) { return std::make_unique<ScalarBackend>(); }},
       simd_info(),
       {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
       {"simulator", "", "the methods that fail, each in a stated order of sums"},
@@ -138,8 +150,9 @@ MethodChoice choose_method(const std::optional<std::string>& method, const std::
 
 std::unique_ptr<Backend> make_backend(std::string_view name, int threads) {
   check_backend(name);
-  if (name == "scalar") return std::make_unique<ScalarBackend>();
-  if (name == "simd") return std::make_unique<simd::SimdBackend>(simd::SimdOptions{.target = "", .threads = threads});
+  for (const BackendInfo& backend : backends()) {
+    if (backend.name == name && backend.make) return backend.make(threads);
+  }
   throw std::invalid_argument(fmt::format("backend: {} does not run the canonical method", name));
 }
 

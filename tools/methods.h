@@ -1,6 +1,7 @@
 // The methods and backends of this build, by name: what --method and --backend take, and `tpce info` lists.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,9 +28,13 @@ struct BackendInfo {
   std::string missing;  // why it cannot be used here; empty where it can
   std::string summary;
   bool built = true;  // this program has it, though the machine may not run it
+  // Makes it, where it runs the canonical method; threads as SimdOptions has them, for a backend that uses any. Logits,
+  // labels and results are in host memory: a backend whose memory is elsewhere comes behind one that copies.
+  std::function<std::unique_ptr<Backend>(int threads)> make = {};
 };
 
-// Every backend that the project knows, missing ones too.
+// Every backend that the project knows, missing ones too. One more that runs the canonical method is one more entry:
+// `tpce loss --backend`, `tpce parity --a` and `tpce info` find it here.
 const std::vector<BackendInfo>& backends();
 
 std::vector<std::string> method_names();
@@ -48,8 +53,7 @@ struct MethodChoice {
 // backend reference alone means certified. Throws std::invalid_argument that lists what would do.
 MethodChoice choose_method(const std::optional<std::string>& method, const std::optional<std::string>& backend);
 
-// A backend of the canonical method; threads as SimdOptions has them, for a backend that uses any. Throws
-// std::invalid_argument for any other name.
+// A backend of the canonical method. Throws std::invalid_argument for any other name.
 std::unique_ptr<Backend> make_backend(std::string_view name, int threads = 0);
 
 }  // namespace tpce::tools

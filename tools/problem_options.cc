@@ -47,21 +47,25 @@ std::string whole_number(const std::string& text) {
   return std::to_string(*value);
 }
 
-std::vector<std::int64_t> parse_widths(const std::string& text) {
-  std::vector<std::int64_t> widths;
+std::vector<std::int64_t> parse_whole_numbers(std::string_view option, const std::string& text,
+                                              std::string_view expected) {
+  std::vector<std::int64_t> numbers;
   const char* at = text.data();
   const char* end = at + text.size();
   for (;;) {
-    std::int64_t width = 0;
-    const auto [stopped, error] = std::from_chars(at, end, width);
+    std::int64_t number = 0;
+    const auto [stopped, error] = std::from_chars(at, end, number);
     if (error != std::errc() || (stopped != end && *stopped != ',')) {
-      throw std::invalid_argument(
-          fmt::format("shards: got {}, expected widths separated by commas, such as 1000,0,24", io::quote(text)));
+      throw std::invalid_argument(fmt::format("{}: got {}, expected {}", option, io::quote(text), expected));
     }
-    widths.push_back(width);
-    if (stopped == end) return widths;
+    numbers.push_back(number);
+    if (stopped == end) return numbers;
     at = stopped + 1;
   }
+}
+
+std::vector<std::int64_t> parse_widths(const std::string& text) {
+  return parse_whole_numbers("shards", text, "widths separated by commas, such as 1000,0,24");
 }
 
 bool same_file(const std::string& a, const std::string& b) {
@@ -116,11 +120,20 @@ void ProblemOptions::add_problem_to(CLI::App& command) {
   command.add_option("--empty-mean", empty_mean_, "the mean where every row is ignored")
       ->type_name("nan|zero")
       ->default_str("nan");
+}
+
+void ProblemOptions::add_non_finite_to(CLI::App& command) {
   command
       .add_option("--non-finite", non_finite_,
                   "what a row with NaN or +inf, or nothing above -inf, does: its loss and gradient are NaN, or the "
                   "program names it and stops")
       ->type_name("nan|error");
+}
+
+void ProblemOptions::add_threads_to(CLI::App& command) {
+  command.add_option("--threads", threads_, "threads of each process, or 0: as many as it may use")
+      ->type_name("N")
+      ->transform(whole_number);
 }
 
 void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
@@ -133,9 +146,7 @@ void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
       ->excludes(tp);
   command.add_option("--backend", backend, "what computes; unless given, the fastest that runs the method")
       ->type_name(fmt::format("{}", fmt::join(built_backend_names(), "|")));
-  command.add_option("--threads", threads_, "threads of each process, or 0: as many as it may use")
-      ->type_name("N")
-      ->transform(whole_number);
+  add_threads_to(command);
   if (with_method) {
     command.add_option("--method", method, "the loss; canonical unless given, certified with --backend reference")
         ->type_name(fmt::format("{}", fmt::join(method_names(), "|")));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -19,7 +20,12 @@ std::string whole_number(const std::string& text);
 // A decimal integer of 64 bits; nothing for any other text.
 std::optional<std::int64_t> parse_whole_number(const std::string& text);
 
-// "1000,0,24": at least one width. Throws std::invalid_argument; whether they add up is for the shard plan to say.
+// "1000,0,24": at least one decimal integer of 64 bits. Throws std::invalid_argument that names the option and what it
+// expected.
+std::vector<std::int64_t> parse_whole_numbers(std::string_view option, const std::string& text,
+                                              std::string_view expected);
+
+// Widths of shards, "1000,0,24"; whether they add up is for the shard plan to say.
 std::vector<std::int64_t> parse_widths(const std::string& text);
 
 // Whether two paths name one file, whether it exists yet or not.
@@ -32,8 +38,10 @@ std::vector<std::pair<std::string, std::string>> changed_options(const Request& 
 class ProblemOptions {
  public:
   // How the file is read, and what the loss is: --labels, --tensor, --label-tensor, --dtype, --cast, --vocab,
-  // --ignore-index, --reduction, --empty-mean, --non-finite.
+  // --ignore-index, --reduction, --empty-mean.
   void add_problem_to(CLI::App& command);
+  void add_non_finite_to(CLI::App& command);
+  void add_threads_to(CLI::App& command);
   // What computes it: --tp, --shards, --backend, --threads and, where the caller does not know it already, --method.
   void add_runtime_to(CLI::App& command, bool with_method);
 

@@ -41,22 +41,6 @@ void check_matrix(const std::string& what, const BasicMatrix<Void>& matrix, std:
   }
 }
 
-void check_labels(const Batch& batch, const Options& options, const Backend& backend) {
-  if (batch.rows() < 0) fail("labels: got " + text(batch.rows()) + " of them, expected at least 0");
-  if (batch.rows() > 0 && batch.labels.is_null()) fail("labels: data is null");
-  if (batch.labels.place().type != DeviceType::kCpu) {  // the backend reads them, and its sum tells of a bad one
-    if (batch.labels.place().type == backend.capabilities().device) return;
-    fail("labels: neither in host memory nor in that of backend '" + std::string(backend.name()) + "'");
-  }
-  for (std::int64_t i = 0; i < batch.rows(); ++i) {
-    const std::int64_t label = batch.labels[i];
-    if ((label < 0 || label >= batch.vocab) && label != options.ignore_index) {
-      fail("labels: row " + text(i) + " has label " + text(label) + ", expected 0.." + text(batch.vocab - 1) +
-           " or ignore_index " + text(options.ignore_index));
-    }
-  }
-}
-
 // A strided block of bytes.
 struct Block {
   std::uintptr_t begin;
@@ -131,6 +115,22 @@ std::int64_t check_overlaps(const Batch& batch, std::span<const Matrix> gradient
 }
 
 }  // namespace
+
+void check_labels(const Batch& batch, const Options& options, const Backend& backend) {
+  if (batch.rows() < 0) fail("labels: got " + text(batch.rows()) + " of them, expected at least 0");
+  if (batch.rows() > 0 && batch.labels.is_null()) fail("labels: data is null");
+  if (batch.labels.place().type != DeviceType::kCpu) {  // the backend reads them, and its sum tells of a bad one
+    if (batch.labels.place().type == backend.capabilities().device) return;
+    fail("labels: neither in host memory nor in that of backend '" + std::string(backend.name()) + "'");
+  }
+  for (std::int64_t i = 0; i < batch.rows(); ++i) {
+    const std::int64_t label = batch.labels[i];
+    if ((label < 0 || label >= batch.vocab) && label != options.ignore_index) {
+      fail("labels: row " + text(i) + " has label " + text(label) + ", expected 0.." + text(batch.vocab - 1) +
+           " or ignore_index " + text(options.ignore_index));
+    }
+  }
+}
 
 void check_batch(const Batch& batch, const Options& options, const Backend& backend, const Communicator& communicator) {
   const ShardPlan& plan = batch.plan;

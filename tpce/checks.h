@@ -12,6 +12,9 @@ namespace tpce {
 // Shapes, places and types of the batch, and every label, as far as this rank sees them; rank_checks.h has the rest.
 void check_batch(const Batch& batch, const Options& options, const Backend& backend, const Communicator& communicator);
 
+// Every label of the batch, whose shards are not looked at.
+void check_labels(const Batch& batch, const Options& options, const Backend& backend);
+
 // The rows that cannot have a loss, after the partials of all ranks were merged. Throws CollectiveError.
 void check_rows(const LossSum& sum, const Options& options);
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "io/atomic_file.h"
 #include "io/gnuplot.h"
 
 namespace tpce::sim {
@@ -163,6 +164,42 @@ std::string svg_of(const HeatMap& map) {
   return io::run_gnuplot(script + "EOD\nplot $cells using 1:2:3:4:5:6:7 with boxxyerror lc palette\n");
 }
 
+std::string svg_of(const BarPlot& plot) {
+  double least = HUGE_VAL, largest = 0.0;
+  for (const BarPlot::Bars& bars : plot.series) {
+    if (bars.values.size() != plot.bins.size())
+      throw std::invalid_argument("bars: got unequal numbers of bins and values");
+    for (const double value : bars.values) {
+      if (value > 0) least = std::min(least, value);
+      largest = std::max(largest, value);
+    }
+  }
+  if (!(largest > 0)) throw std::invalid_argument(fmt::format("plot {}: nothing can be drawn", plot.title));
+  std::string script = fmt::format(fmt::runtime(kFont), 900, 520);
+  script += fmt::format("set title {}\nset xlabel {}\nset ylabel {}\n", io::gnuplot_string(plot.title),
+                        io::gnuplot_string(plot.x_label), io::gnuplot_string(plot.y_label));
+  // From a decade below the least bar, which then can be seen.
+  script += fmt::format(
+      "set grid y\nset border 3\nset tics nomirror\nset xtics rotate by -40\nset key outside top center horizontal\n"
+      "set logscale y\nset format y '%g'\nset yrange [{:.9g}:{:.9g}]\nset style data histograms\n"
+      "set style histogram clustered gap 1\nset style fill solid 1.0 noborder\nset datafile missing '?'\n"
+      "$bars << EOD\n",
+      std::pow(10.0, std::floor(std::log10(least)) - 1), std::pow(10.0, std::ceil(std::log10(largest))));
+  for (std::size_t bin = 0; bin < plot.bins.size(); ++bin) {
+    script += io::gnuplot_string(plot.bins[bin]);
+    for (const BarPlot::Bars& bars : plot.series) {
+      script += bars.values[bin] > 0 ? fmt::format(" {:.9g}", bars.values[bin]) : " ?";
+    }
+    script += "\n";
+  }
+  script += "EOD\nplot ";
+  for (std::size_t s = 0; s < plot.series.size(); ++s) {
+    script += fmt::format("{}$bars using {}{} lc rgb '{}' title {}", s > 0 ? ", " : "", s + 2, s == 0 ? ":xtic(1)" : "",
+                          kColours[s % std::size(kColours)], io::gnuplot_string(plot.series[s].name));
+  }
+  return io::run_gnuplot(script + "\n");
+}
+
 std::string markdown_of(const Page& page, const std::string& provenance) {
   std::string text = fmt::format("# {}\n\n{}\n", page.title, page.conclusion);
   for (const Section& section : page.sections) {
@@ -178,6 +215,18 @@ std::string csv_of(const Table& table, const std::string& provenance) {
   std::string text = fmt::format("# {}\n{}", provenance, csv_row(table.columns));
   for (const auto& row : table.rows) text += csv_row(row);
   return text;
+}
+
+void write_page(const std::filesystem::path& folder, const Page& page, const Provenance& provenance) {
+  const auto write = [&](const std::string& name, const std::string& text) {
+    io::write_file((folder / name).string(), text);
+  };
+  for (const Section& section : page.sections) {
+    for (const Figure& figure : section.figures) write(figure.name + ".svg", figure.svg);
+  }
+  for (const Attachment& file : page.files) write(file.name, file.text);
+  write("data.csv", csv_of(page.data, fmt::format("{}, tpce {}", provenance.command, provenance.version)));
+  write("page.md", markdown_of(page, fmt::format("Made by `{}` of tpce {}.", provenance.command, provenance.version)));
 }
 
 }  // namespace tpce::sim

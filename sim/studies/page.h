@@ -1,6 +1,7 @@
 // What a study finds, as a page: text, tables and plots that any Markdown viewer shows and `tpce report` binds.
 #pragma once
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -46,9 +47,23 @@ struct HeatMap {
   double high = 1.0;
 };
 
+// Bars side by side over the names of bins; the axis of values is logarithmic, so that a bar of 0 is none.
+struct BarPlot {
+  std::string title;
+  std::string x_label;
+  std::string y_label;
+  std::vector<std::string> bins;
+  struct Bars {
+    std::string name;
+    std::vector<double> values;  // one a bin, at least 0
+  };
+  std::vector<Bars> series;
+};
+
 // An SVG picture, drawn by gnuplot; throw as io::run_gnuplot does.
 std::string svg_of(const LinePlot& plot);
 std::string svg_of(const HeatMap& map);
+std::string svg_of(const BarPlot& plot);
 
 struct Figure {
   std::string name;  // of the file, without .svg
@@ -79,6 +94,15 @@ struct Page {
 
 // GitHub's flavour of Markdown; figures as links to NAME.svg beside it. `provenance` is the last paragraph.
 std::string markdown_of(const Page& page, const std::string& provenance);
+
+// What made a page.
+struct Provenance {
+  std::string command;
+  std::string version;  // of the program
+};
+
+// Writes the page's pictures, its files, data.csv and, last, page.md into a folder that is there.
+void write_page(const std::filesystem::path& folder, const Page& page, const Provenance& provenance);
 
 // RFC 4180, with `provenance` in a comment line before the header.
 std::string csv_of(const Table& table, const std::string& provenance);

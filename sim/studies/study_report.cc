@@ -181,7 +181,7 @@ std::vector<fs::path> pages_below(const fs::path& folder) {
 
 }  // namespace
 
-std::string report_html(const fs::path& folder) {
+std::string report_html(const fs::path& folder, const std::string& title) {
   std::string contents, bodies;
   for (const fs::path& path : pages_below(folder)) {
     const BoundPage page = bind(path);
@@ -195,10 +195,9 @@ std::string report_html(const fs::path& folder) {
   return fmt::format(
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
-      "<title>Cross entropy over shards: what rounding does to it</title>\n<link rel=\"icon\" href=\"data:,\">\n"
-      "<style>{}</style>\n</head>\n<body>\n<h1>Cross entropy over shards: what rounding does to it</h1>\n"
-      "<nav>\n<dl>\n{}</dl>\n</nav>\n{}</body>\n</html>\n",
-      kStyle, contents, bodies);
+      "<title>{0}</title>\n<link rel=\"icon\" href=\"data:,\">\n"
+      "<style>{1}</style>\n</head>\n<body>\n<h1>{0}</h1>\n<nav>\n<dl>\n{2}</dl>\n</nav>\n{3}</body>\n</html>\n",
+      html_escaped(title), kStyle, contents, bodies);
 }
 
 }  // namespace tpce::sim

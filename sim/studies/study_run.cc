@@ -266,16 +266,7 @@ Page finish_study(const StudyRun& run) {
   std::vector<Json> results;
   for (const Cell& cell : cells) results.push_back(read_cell(run, cell.key));
   Page page = page_of(run, results);
-  const std::string provenance = fmt::format("Made by `{}` of tpce {}.", command_of(run), run.version);
-  for (const Section& section : page.sections) {
-    for (const Figure& figure : section.figures) {
-      io::write_file((run.folder / (figure.name + ".svg")).string(), figure.svg);
-    }
-  }
-  for (const Attachment& file : page.files) io::write_file((run.folder / file.name).string(), file.text);
-  io::write_file((run.folder / "data.csv").string(),
-                 csv_of(page.data, fmt::format("{}, tpce {}", command_of(run), run.version)));
-  io::write_file((run.folder / "page.md").string(), markdown_of(page, provenance));
+  write_page(run.folder, page, {command_of(run), run.version});
   io::write_file(summary_path(run).string(), summary_text(run, cells, results));
   fs::remove_all(cells_folder(run));
   return page;

@@ -50,6 +50,17 @@ TEST(LinePlot, DrawsEverySeriesThatHasPoints) {
   EXPECT_THROW(svg_of(plot), std::invalid_argument);
 }
 
+TEST(BarPlot, DrawsABarForEachNumberAboveZero) {
+  BarPlot plot{"Bars", "bin", "share", {"none", "1", "2-3"}, {{"loss", {99, 0, 1}}, {"lse", {0, 100, 0}}}};
+  const std::string svg = svg_of(plot);
+  EXPECT_EQ(svg.rfind("<?xml", 0), 0u);
+  for (const char* text : {">Bars<", ">none<", ">2-3<", ">loss<", ">lse<"}) EXPECT_EQ(count(svg, text), 1u) << text;
+  plot.series[1].values.pop_back();
+  EXPECT_THROW(svg_of(plot), std::invalid_argument);
+  plot.series = {{"loss", {0, 0, 0}}};
+  EXPECT_THROW(svg_of(plot), std::invalid_argument);
+}
+
 TEST(HeatMap, DrawsACellForEachNumber) {
   const HeatMap map{"A map", "x", "y", "value", {1, 2, 4}, {"top", "below"}, {{0, 0.5, 1}, {kNaN, 2, -1}}, 0, 1};
   const std::string svg = svg_of(map);

@@ -52,6 +52,12 @@ TEST_F(ReportTest, BindsPagesWithTheirPictures) {
   }
 }
 
+TEST_F(ReportTest, TitleIsText) {
+  write("page.md", "# One\n\nAlone.\n");
+  EXPECT_NE(report_html(folder_, "a < b").find("<h1>a &lt; b</h1>"), std::string::npos);
+  EXPECT_NE(report_html(folder_).find(std::string("<title>") + kStudiesTitle), std::string::npos);
+}
+
 TEST_F(ReportTest, OfOneStudy) {
   write("page.md", "# One\n\nAlone.\n");
   EXPECT_NE(report_html(folder_).find("Alone."), std::string::npos);

@@ -20,9 +20,9 @@ TEST(ManualCommand, DocsAreUpToDate) {
 TEST(ManualCommand, WritesAPageForEveryCommand) {
   const TemporaryDirectory directory;
   ASSERT_EQ(run(directory, {"manual", "--install-tree", directory.path()}).exit_code, 0);
-  for (const char* page :
-       {"tpce", "tpce-loss", "tpce-info", "tpce-collapse", "tpce-golden", "tpce-golden-make", "tpce-golden-check",
-        "tpce-golden-update", "tpce-golden-compare", "tpce-train", "tpce-study", "tpce-report", "tpce-completion"}) {
+  for (const char* page : {"tpce", "tpce-loss", "tpce-parity", "tpce-info", "tpce-collapse", "tpce-golden",
+                           "tpce-golden-make", "tpce-golden-check", "tpce-golden-update", "tpce-golden-compare",
+                           "tpce-train", "tpce-study", "tpce-report", "tpce-completion"}) {
     const std::string text = read_text(directory / (std::string("man/man1/") + page + ".1"));
     EXPECT_NE(text.find(".SH OPTIONS"), std::string::npos) << page;
   }
@@ -40,7 +40,7 @@ std::string offered(const TemporaryDirectory& directory, const std::string& word
 
 TEST(CompletionCommand, BashOffersCommandsOptionsAndChoices) {
   const TemporaryDirectory directory;
-  EXPECT_EQ(offered(directory, "tpce ''"), "loss golden collapse train study report info completion\n");
+  EXPECT_EQ(offered(directory, "tpce ''"), "loss golden parity collapse train study report info completion\n");
   EXPECT_EQ(offered(directory, "tpce golden ''"), "make check update compare\n");
   EXPECT_EQ(offered(directory, "tpce loss --red"), "--reduction\n");
   EXPECT_EQ(offered(directory, "tpce loss --reduction ''"), "none sum mean\n");

@@ -111,6 +111,13 @@ TEST(ProgramErrors, MalformedFiles) {
     const std::string line = refusal(directory, command);
     EXPECT_TRUE(has(line, file.name));
     for (const std::string& part : file.must_contain) EXPECT_TRUE(has(line, part));
+    command[0] = "parity";
+    command.resize(2);
+    command.insert(command.end(), {"--report", directory / "report"});
+    if (file.name.ends_with(".npy")) command.insert(command.end(), {"--labels", directory / "labels.npy"});
+    const std::string parity = refusal(directory, command);
+    EXPECT_TRUE(has(parity, file.name));
+    for (const std::string& part : file.must_contain) EXPECT_TRUE(has(parity, part));
     const std::string golden = refusal(directory, {"golden", "make", directory / file.name, "--out", directory / "g"});
     EXPECT_TRUE(has(golden, file.name));
   }
@@ -266,6 +273,7 @@ TEST(Program, HelpHasExamplesForEveryCommand) {
                                     {"golden", "check"},
                                     {"golden", "update"},
                                     {"golden", "compare"},
+                                    {"parity"},
                                     {"collapse"},
                                     {"completion"}};
   for (Words command : commands) {

@@ -92,6 +92,17 @@ std::string seen_by_a_terminal(const TemporaryDirectory& directory, const std::v
   return seen;
 }
 
+TEST(ProgramSignals, AParityThatIsStoppedLeavesNothing) {
+  const TemporaryDirectory directory;
+  std::vector<std::string> command = long_command(directory);
+  command.resize(4);
+  command[0] = "parity";
+  command.insert(command.end(), {"--a", "scalar", "--b", "simd", "--report", directory / "a/report"});
+  const std::string seen = seen_by_a_terminal(directory, command);
+  EXPECT_NE(seen.find("parity ["), std::string::npos) << seen;
+  EXPECT_EQ(directory.names(), (std::vector<std::string>{"t.npy", "z.npy"}));
+}
+
 TEST(ProgramSignals, ATerminalSeesRateAndTimeLeft) {
   for (const char* method : {"canonical", "certified"}) {
     const TemporaryDirectory directory;

@@ -1,0 +1,67 @@
+#include "tools/implementations.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "io/error.h"
+#include "sim/methods/method.h"
+#include "tools/methods.h"
+
+namespace tpce::tools {
+
+std::vector<ImplementationInfo> implementations() {
+  std::vector<ImplementationInfo> all;
+  for (const BackendInfo& backend : backends()) {
+    if (!backend.make && backend.missing.empty()) continue;  // runs other methods
+    all.push_back({backend.name, backend.missing, [name = backend.name](int threads) {
+                     return sim::make_implementation(name, make_backend(name, threads));
+                   }});
+  }
+  for (const MethodInfo& method : methods()) {
+    const auto runs_on = [&](std::string_view backend) {
+      return std::find(method.backends.begin(), method.backends.end(), backend) != method.backends.end();
+    };
+    if (runs_on("reference")) {
+      all.push_back({method.name, "", [name = method.name](int threads) {
+                       return sim::make_implementation(reference::precision_from_name(name), threads);
+                     }});
+    } else if (runs_on("simulator")) {
+      all.push_back({method.name, "",
+                     [name = method.name](int) { return sim::make_implementation(sim::method_from_name(name)); }});
+    }
+  }
+  return all;
+}
+
+std::string available_implementation_names() {
+  std::string names;
+  for (const ImplementationInfo& one : implementations()) {
+    if (one.missing.empty()) names += (names.empty() ? "" : ", ") + one.name;
+  }
+  return names;
+}
+
+std::string first_available(const std::vector<std::string>& names) {
+  const std::vector<ImplementationInfo> all = implementations();
+  for (const std::string& name : names) {
+    for (const ImplementationInfo& one : all) {
+      if (one.name == name && one.missing.empty()) return name;
+    }
+  }
+  return "";
+}
+
+std::unique_ptr<sim::Implementation> make_implementation(std::string_view option, std::string_view name, int threads) {
+  for (const ImplementationInfo& one : implementations()) {
+    if (one.name != name) continue;
+    if (one.missing.empty()) return one.make(threads);
+    throw std::invalid_argument(
+        fmt::format("{}: {} is missing: {}; here are {}", option, name, one.missing, available_implementation_names()));
+  }
+  throw std::invalid_argument(
+      fmt::format("{}: got {}, expected one of {}", option, io::quote(name), available_implementation_names()));
+}
+
+}  // namespace tpce::tools
