@@ -33,7 +33,7 @@ struct ParityRequest {
   std::shared_ptr<Implementation> a;
   std::vector<std::shared_ptr<Implementation>> b;
   // Of the canonical algorithm: tells the rows whose loss is 0 but should not be. May be one of the above, and null.
-  std::shared_ptr<Implementation> witness;
+  std::shared_ptr<Implementation> witness = {};
   std::vector<std::int64_t> tp = {1};
   DType gradient_dtype = DType::kFloat32;
   bool require_equal = false;  // of every pair, not only of two canonical ones
@@ -47,7 +47,7 @@ struct ParityFile {
   std::int64_t columns = 0;
   std::int64_t vocab = 0;
   DType dtype = DType::kFloat32;
-  Options options;
+  Options options = {};
 };
 
 // a against one b at one tp, over all files.
@@ -55,12 +55,12 @@ struct PairParity {
   std::string a;
   std::string b;
   std::int64_t tp = 1;
-  bool required = false;                                                  // to be equal
-  std::array<std::optional<ValueParity>, kQuantities.size()> quantities;  // those that both sides have
+  bool required = false;                                                       // to be equal
+  std::array<std::optional<ValueParity>, kQuantities.size()> quantities = {};  // those that both sides have
   // Rows whose loss is exactly 0 although the canonical loss is not; none where the loss is another than softmax's, or
   // without a witness.
-  std::optional<std::int64_t> collapsed_a;
-  std::optional<std::int64_t> collapsed_b;
+  std::optional<std::int64_t> collapsed_a = {};
+  std::optional<std::int64_t> collapsed_b = {};
 
   const std::optional<ValueParity>& of(Quantity quantity) const {
     return quantities[static_cast<std::size_t>(quantity)];
