@@ -7,6 +7,10 @@
 #include <stdexcept>
 #include <utility>
 
+#include "gpu/cuda_device.h"
+#include "gpu/gpu_backend.h"
+#include "gpu/host_device.h"
+#include "gpu/staged_backend.h"
 #include "io/error.h"
 #include "sim/methods/method.h"
 #include "simd/simd_backend.h"
@@ -29,6 +33,23 @@ BackendInfo simd_info() {
   } catch (const std::exception& error) {
     info.missing = io::printable(error.what());
     info.summary = "the canonical method in vector instructions over threads";
+  }
+  return info;
+}
+
+// What it is missing is what the device said.
+BackendInfo gpu_info() {
+  BackendInfo info{
+      .name = "gpu", .missing = "", .summary = "the canonical method on a CUDA device", .built = true, .make = [](int) {
+        return std::make_unique<gpu::StagedBackend>(std::make_unique<gpu::GpuBackend>(gpu::open_cuda_device()));
+      }};
+  try {
+    info.summary += fmt::format(", {}", gpu::open_cuda_device()->properties().model);
+  } catch (const std::exception& error) {
+    std::string_view what = error.what();
+    constexpr std::string_view kPrefix = "gpu: ";
+    if (what.substr(0, kPrefix.size()) == kPrefix) what.remove_prefix(kPrefix.size());
+    info.missing = io::printable(what);
   }
   return info;
 }
@@ -96,7 +117,9 @@ const std::vector<BackendInfo>& backends() {
       simd_info(),
       {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
       {"simulator", "", "the methods that fail, each in a stated order of sums"},
-      {"gpu", "not part of this version", "the canonical method on CUDA devices", false},
+      {"gpu_emulated", "", "the canonical method as GPU kernels that the host runs thread by thread: slow, for tests",
+       true, [](int) { return std::make_unique<gpu::GpuBackend>(std::make_unique<gpu::HostDevice>()); }},
+      gpu_info(),
   };
   return all;
 }
