@@ -180,7 +180,8 @@ std::vector<Command> add_info(CLI::App& program) {
   app->add_flag("--json", command->json, "print one JSON object");
   app->add_flag("--fingerprint", command->fingerprint,
                 "compute a fixed suite of cases and print the SHA-256 of their bits; with --json, of each case too");
-  app->add_option("--backend", command->backend, "the backend that computes it")->type_name("scalar|simd|gpu_emulated|gpu");
+  app->add_option("--backend", command->backend, "the backend that computes it")
+      ->type_name("scalar|simd|gpu_emulated|gpu");
   return {{app, [command] { return command->run(); }}};
 }
 

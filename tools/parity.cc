@@ -226,7 +226,8 @@ std::vector<Command> add_parity(CLI::App& program) {
   app->footer(kExamples);
   auto command = std::make_shared<ParityCommand>();
   app->add_option("FILE", command->files, "logits and labels, as in tpce loss; the figures are those of all files")
-      ->required();
+      ->required()
+      ->default_str("");  // of an empty list it would be []
   app->add_option("--a", command->a,
                   "what is compared: a backend or a method; unless given, gpu where there is one, else simd")
       ->type_name("NAME");
