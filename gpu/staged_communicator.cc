@@ -1,7 +1,5 @@
 #include "gpu/staged_communicator.h"
 
-#include <exception>
-
 namespace tpce::gpu {
 
 namespace {
@@ -22,20 +20,8 @@ void for_each_plane(const Partials& a, const Partials& b, Visit visit) {
 
 }  // namespace
 
-StagedCommunicator::~StagedCommunicator() {
-  for (const auto& slot : in_flight_) {
-    try {
-      device_.synchronize(slot->queue);
-    } catch (const std::exception&) {
-      // Whoever wanted a result was told of it.
-    }
-  }
-}
-
 Communicator::Pending StagedCommunicator::start_all_reduce(const Partials& partials, Backend&, Queue queue) {
   InFlight& slot = idle_slot();
-  // A copy from this memory may be under way on another queue.
-  device_.synchronize(slot.queue);
   const std::size_t bytes = static_cast<std::size_t>(partials.rows) * Partials::bytes_per_row({});
   slot.memory.resize((bytes + sizeof(std::int64_t) - 1) / sizeof(std::int64_t));
   slot.on_device = partials;
@@ -43,7 +29,6 @@ Communicator::Pending StagedCommunicator::start_all_reduce(const Partials& parti
   for_each_plane(slot.on_host, partials,
                  [&](void* to, const void* from, std::size_t size) { device_.copy_to_host(to, from, size, queue); });
   slot.pending = host_.start_all_reduce(slot.on_host, merger_, queue);
-  slot.queue = queue;
   slot.busy = true;
   return {&slot};
 }
@@ -53,7 +38,7 @@ void StagedCommunicator::finish(Pending pending, Queue queue) {
   host_.finish(slot.pending, queue);
   for_each_plane(slot.on_device, slot.on_host,
                  [&](void* to, const void* from, std::size_t size) { device_.copy_to_device(to, from, size, queue); });
-  slot.queue = queue;
+  // The copies have read the memory, which is not page-locked.
   slot.busy = false;
 }
 

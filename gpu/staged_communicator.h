@@ -17,7 +17,6 @@ class StagedCommunicator final : public Communicator {
  public:
   // Both outlive this.
   StagedCommunicator(Communicator& host, Device& device) : host_(host), device_(device) {}
-  ~StagedCommunicator() override;
   StagedCommunicator(const StagedCommunicator&) = delete;
   StagedCommunicator& operator=(const StagedCommunicator&) = delete;
 
@@ -41,7 +40,6 @@ class StagedCommunicator final : public Communicator {
     Partials on_host;
     std::vector<std::int64_t> memory;
     Pending pending;
-    Queue queue;  // that the copy back was asked of
     bool busy = false;
   };
 

@@ -45,6 +45,7 @@ struct LateQueue {
   std::int64_t asked = 0;
   std::int64_t done = 0;
   bool running = false;
+  bool released = false;
 
   void ask(Operation operation) {
     operations.push_back(std::move(operation));
@@ -128,7 +129,11 @@ class LateDevice final : public Device {
 
   DeviceObject make_queue() const override {
     const std::lock_guard lock(world_.mutex);
-    return {new_queue(), [](void*) {}};
+    return {new_queue(), [](void* released) {
+              auto* const queue = static_cast<LateQueue*>(released);
+              const std::lock_guard lock(queue->world->mutex);
+              queue->released = true;
+            }};
   }
   DeviceObject make_event() const override {
     return {new LateEvent, [](void* event) { delete static_cast<LateEvent*>(event); }};
@@ -154,7 +159,9 @@ class LateDevice final : public Device {
   }
 
   LateQueue& late(Queue queue) const {
-    return queue.stream != nullptr ? *static_cast<LateQueue*>(queue.stream) : *default_queue_;
+    LateQueue& found = queue.stream != nullptr ? *static_cast<LateQueue*>(queue.stream) : *default_queue_;
+    if (found.released) throw std::logic_error("a call on a queue that was released");
+    return found;
   }
   World& world() const { return world_; }
 

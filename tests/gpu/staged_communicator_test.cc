@@ -72,6 +72,32 @@ TEST(StagedCommunicator, GivesTheBitsOfMerge) {
   EXPECT_EQ(errors, (std::array<std::string, 2>{}));
 }
 
+// A queue is the caller's, who may release it as soon as what it was asked for is done.
+TEST(StagedCommunicator, KeepsNoQueue) {
+  std::mt19937_64 random(2);
+  const std::vector<RowPartial> row = tpce::testing::partials_of_row(random, 2);
+  World world;
+  std::array<std::vector<std::string>, 2> logs;
+  const auto errors = tpce::testing::on_two_ranks(logs, [&](Communicator& host) {
+    LateDevice device(world);
+    StagedCommunicator staged(host, device);
+    ScalarBackend unused;
+    for (int round = 0; round < 2; ++round) {
+      const DeviceObject own = device.make_queue();
+      const Queue queue{own.get()};
+      std::vector<std::int64_t> source(Partials::bytes_per_row({}) / sizeof(std::int64_t) + 1);
+      const std::size_t bytes = source.size() * sizeof(std::int64_t);
+      Partials::in(source.data(), 1, {}).store(0, row[static_cast<std::size_t>(host.rank())]);
+      const Buffer memory = device.allocate(bytes);
+      device.copy_to_device(memory.get(), source.data(), bytes, queue);
+      staged.finish(staged.start_all_reduce(Partials::in(memory.get(), 1, {}), unused, queue), queue);
+      device.copy_to_host(source.data(), memory.get(), bytes, queue);
+      EXPECT_TRUE(Partials::in(source.data(), 1, {}).load(0) == tpce::testing::merged(row)) << "round " << round;
+    }
+  });
+  EXPECT_EQ(errors, (std::array<std::string, 2>{}));
+}
+
 TEST(StagedCommunicator, AbortsTheHost) {
   World world;
   std::array<std::vector<std::string>, 2> logs;
