@@ -56,19 +56,22 @@ std::int64_t rows_of_chunk(const Batch& batch, const Runtime& runtime) {
   return std::clamp<std::int64_t>(batch.rows(), 1, std::max<std::int64_t>(runtime.rows_per_chunk, 1));
 }
 
-// The caller's queue with a workspace for this batch.
+// The caller's queue, with a workspace for this batch where its own is too small.
 class WithWorkspace {
  public:
   WithWorkspace(const Batch& batch, const Options& options, const Runtime& runtime, std::int64_t rows)
-      : bytes_(runtime.backend.workspace_bytes(batch, options, rows)),
-        memory_(runtime.backend.allocate(bytes_)),
-        queue_{runtime.queue.stream, memory_.get(), bytes_} {}
+      : queue_(runtime.queue) {
+    const std::size_t bytes = runtime.backend.workspace_bytes(batch, options, rows);
+    if (queue_.workspace_bytes >= bytes) return;
+    memory_ = runtime.backend.allocate(bytes);
+    queue_.workspace = memory_.get();
+    queue_.workspace_bytes = bytes;
+  }
 
   Queue queue() const { return queue_; }
 
  private:
-  std::size_t bytes_;
-  Buffer memory_;
+  Buffer memory_{nullptr, [](void*) {}};
   Queue queue_;
 };
 
@@ -271,8 +274,8 @@ Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, 
     runtime.backend.reduce(results, first, placed_sum.there(), workspace.queue());
   }
   const LossSum sum = placed_sum.wait_for();
-  if (placed_squares) merge(*arguments.squares, placed_squares->wait_for());
   check_rows(sum, options);
+  if (placed_squares) merge(*arguments.squares, placed_squares->wait_for());
   return reduced_loss(sum, batch.rows(), options);
 }
 

@@ -20,7 +20,9 @@
 
 namespace tpce {
 
-// Who computes and who talks. The partials of two chunks are alive at once, whatever T is.
+// Who computes and who talks. The partials of two chunks are alive at once, whatever T is. A workspace of the queue
+// that is smaller than the backend asks for is not used; one is then allocated for each call, and released, which on a
+// device waits for the queue.
 struct Runtime {
   Backend& backend;
   Communicator& communicator;

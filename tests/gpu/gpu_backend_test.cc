@@ -166,6 +166,20 @@ TEST(GpuBackend, LabelsMayBeInEitherMemory) {
   }
 }
 
+TEST(GpuBackend, ABadLabelAddsNothingToTheSquares) {
+  Small small;
+  const Place place{DeviceType::kCuda, 0};
+  small.shards[0].logits.place = place;
+  small.labels[1] = 6;
+  GpuBackend backend(std::make_unique<DeviceOfItsOwn>());
+  SelfCommunicator self;
+  BinnedSum squares;
+  EXPECT_THROW(cross_entropy_forward_backward({small.plan, small.shards, Labels(small.labels.data(), 4, place), 6}, {},
+                                              {.squares = &squares}, {backend, self}),
+               CollectiveError);
+  EXPECT_TRUE(squares == BinnedSum{});
+}
+
 // A bad label on a device: NaN in its row, and nothing else is touched.
 TEST(GpuBackend, RowOfABadLabelIsNan) {
   Small small;

@@ -423,7 +423,9 @@ class CountingBackend final : public Backend {
     allocated.push_back(bytes);
     return scalar_.allocate(bytes);
   }
+  std::size_t workspace_bytes(const Batch&, const Options&, std::int64_t) const override { return wanted; }
   void partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue queue) override {
+    workspaces.push_back(queue.workspace);
     scalar_.partials(batch, options, rows, into, queue);
   }
   void merge(const Partials& into, const Partials& from, Queue queue) override { scalar_.merge(into, from, queue); }
@@ -436,15 +438,36 @@ class CountingBackend final : public Backend {
   }
   void gradient(const Batch& batch, const Options& options, const GradientTask& task, Queue queue) override {
     seen.push_back(options);
+    workspaces.push_back(queue.workspace);
     scalar_.gradient(batch, options, task, queue);
   }
 
+  std::size_t wanted = 0;  // as a workspace
+  std::vector<const void*> workspaces;
   mutable std::vector<std::size_t> allocated;
   std::vector<Options> seen;  // by finalize() and gradient()
 
  private:
   ScalarBackend scalar_;
 };
+
+TEST(CrossEntropy, AllocatesAWorkspaceWhereTheQueueHasNoneThatIsLargeEnough) {
+  constexpr std::size_t kWanted = 12345;
+  Problem<float> problem = random_problem(4, 9, 2);
+  SelfCommunicator self;
+  std::vector<std::byte> own(kWanted);
+  for (const std::size_t given : {std::size_t{0}, kWanted - 1, kWanted}) {
+    CountingBackend backend;
+    backend.wanted = kWanted;
+    const Runtime runtime{backend, self, 1024, {nullptr, own.data(), given}};
+    Forward forward = cross_entropy_forward(problem.batch(), {}, {}, runtime);
+    cross_entropy_backward(forward.saved, {}, {}, runtime);
+    const bool fits = given == kWanted;
+    EXPECT_EQ(std::count(backend.allocated.begin(), backend.allocated.end(), kWanted), fits ? 0 : 2);
+    ASSERT_EQ(backend.workspaces.size(), 2u);
+    for (const void* workspace : backend.workspaces) EXPECT_EQ(workspace == own.data(), fits);
+  }
+}
 
 // An option that joins later may change a loss, a gradient, or both.
 TEST(CrossEntropy, EveryStepOfABackendSeesTheOptions) {
