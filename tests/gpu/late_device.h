@@ -129,11 +129,7 @@ class LateDevice final : public Device {
 
   DeviceObject make_queue() const override {
     const std::lock_guard lock(world_.mutex);
-    return {new_queue(), [](void* released) {
-              auto* const queue = static_cast<LateQueue*>(released);
-              const std::lock_guard lock(queue->world->mutex);
-              queue->released = true;
-            }};
+    return {new_queue(), release_queue};
   }
   DeviceObject make_event() const override {
     return {new LateEvent, [](void* event) { delete static_cast<LateEvent*>(event); }};
@@ -172,6 +168,11 @@ class LateDevice final : public Device {
     world_.queues.push_back(std::make_unique<LateQueue>());
     world_.queues.back()->world = &world_;
     return world_.queues.back().get();
+  }
+  static void release_queue(void* released) {
+    auto& queue = *static_cast<LateQueue*>(released);
+    const std::lock_guard lock(queue.world->mutex);
+    queue.released = true;
   }
   void ask(Queue queue, Operation operation) {
     const std::lock_guard lock(world_.mutex);
