@@ -12,23 +12,24 @@
 namespace tpce::tools {
 
 std::vector<ImplementationInfo> implementations() {
+  const auto never = [] { return std::string(); };
   std::vector<ImplementationInfo> all;
   for (const BackendInfo& backend : backends()) {
-    if (!backend.make && backend.missing.empty()) continue;  // runs other methods
-    all.push_back({backend.name, backend.missing, [name = backend.name](int threads) {
-                     return sim::make_implementation(name, make_backend(name, threads));
-                   }});
+    if (!backend.make) continue;  // runs other methods
+    all.push_back(
+        {backend.name, [state = backend.state] { return state().missing; },
+         [name = backend.name](int threads) { return sim::make_implementation(name, make_backend(name, threads)); }});
   }
   for (const MethodInfo& method : methods()) {
     const auto runs_on = [&](std::string_view backend) {
       return std::find(method.backends.begin(), method.backends.end(), backend) != method.backends.end();
     };
     if (runs_on("reference")) {
-      all.push_back({method.name, "", [name = method.name](int threads) {
+      all.push_back({method.name, never, [name = method.name](int threads) {
                        return sim::make_implementation(reference::precision_from_name(name), threads);
                      }});
     } else if (runs_on("simulator")) {
-      all.push_back({method.name, "",
+      all.push_back({method.name, never,
                      [name = method.name](int) { return sim::make_implementation(sim::method_from_name(name)); }});
     }
   }
@@ -38,7 +39,7 @@ std::vector<ImplementationInfo> implementations() {
 std::string available_implementation_names() {
   std::string names;
   for (const ImplementationInfo& one : implementations()) {
-    if (one.missing.empty()) names += (names.empty() ? "" : ", ") + one.name;
+    if (one.missing().empty()) names += (names.empty() ? "" : ", ") + one.name;
   }
   return names;
 }
@@ -47,7 +48,7 @@ std::string first_available(const std::vector<std::string>& names) {
   const std::vector<ImplementationInfo> all = implementations();
   for (const std::string& name : names) {
     for (const ImplementationInfo& one : all) {
-      if (one.name == name && one.missing.empty()) return name;
+      if (one.name == name && one.missing().empty()) return name;
     }
   }
   return "";
@@ -56,9 +57,10 @@ std::string first_available(const std::vector<std::string>& names) {
 std::unique_ptr<sim::Implementation> make_implementation(std::string_view option, std::string_view name, int threads) {
   for (const ImplementationInfo& one : implementations()) {
     if (one.name != name) continue;
-    if (one.missing.empty()) return one.make(threads);
+    const std::string missing = one.missing();
+    if (missing.empty()) return one.make(threads);
     throw std::invalid_argument(
-        fmt::format("{}: {} is missing: {}; here are {}", option, name, one.missing, available_implementation_names()));
+        fmt::format("{}: {} is missing: {}; here are {}", option, name, missing, available_implementation_names()));
   }
   throw std::invalid_argument(
       fmt::format("{}: got {}, expected one of {}", option, io::quote(name), available_implementation_names()));

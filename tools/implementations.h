@@ -13,7 +13,7 @@ namespace tpce::tools {
 
 struct ImplementationInfo {
   std::string name;
-  std::string missing;  // why it cannot be used here; empty where it can
+  std::function<std::string()> missing;  // why it cannot be used here; empty where it can
   std::function<std::unique_ptr<sim::Implementation>(int threads)> make;
 };
 

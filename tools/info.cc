@@ -101,9 +101,10 @@ nlohmann::ordered_json to_json(const Cpu& cpu) {
       {"build", {{"compiler", TPCE_COMPILER}, {"type", TPCE_BUILD_TYPE}, {"flags", TPCE_FLAGS}}},
       {"cpu", {{"model", cpu.model}, {"threads", cpu.threads}, {"features", cpu.features}}}};
   for (const BackendInfo& backend : backends()) {
-    nlohmann::ordered_json entry{{"name", backend.name}, {"available", backend.missing.empty()}};
-    if (!backend.missing.empty()) entry["missing"] = backend.missing;
-    entry["summary"] = backend.summary;
+    const BackendState& state = backend.state();
+    nlohmann::ordered_json entry{{"name", backend.name}, {"available", state.missing.empty()}};
+    if (!state.missing.empty()) entry["missing"] = state.missing;
+    entry["summary"] = state.summary;
     json["backends"].push_back(std::move(entry));
   }
   for (const simd::Target& target : simd::targets()) {
@@ -132,8 +133,9 @@ std::string to_text(const Cpu& cpu) {
   text +=
       fmt::format("cpu        {}, {} threads; {}\n\nbackends\n", cpu.model, cpu.threads, fmt::join(cpu.features, " "));
   for (const BackendInfo& backend : backends()) {
-    text += fmt::format("  {:<25} {}{}\n", backend.name, backend.summary,
-                        backend.missing.empty() ? "" : ": missing, " + backend.missing);
+    const BackendState& state = backend.state();
+    text += fmt::format("  {:<25} {}{}\n", backend.name, state.summary,
+                        state.missing.empty() ? "" : ": missing, " + state.missing);
   }
   const std::string chosen = chosen_target();
   text += "\ntargets of simd, the best first; TPCE_TARGET forces one\n";

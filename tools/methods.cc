@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <exception>
 #include <stdexcept>
 #include <utility>
 
@@ -22,51 +23,58 @@ namespace {
 
 // TPCE_TARGET may name an instruction set that is not here. The backend is then missing, and an error where it would
 // run: a wish is not dropped in silence.
-BackendInfo simd_info() {
-  BackendInfo info{.name = "simd", .missing = "", .summary = "", .built = true, .make = [](int threads) {
-                     return std::make_unique<simd::SimdBackend>(simd::SimdOptions{.target = "", .threads = threads});
-                   }};
+BackendState simd_state() {
   try {
     const simd::SimdBackend backend;
-    info.summary = fmt::format("the canonical method in vector instructions ({}) over {} threads", backend.target(),
-                               backend.threads());
+    return {"", fmt::format("the canonical method in vector instructions ({}) over {} threads", backend.target(),
+                            backend.threads())};
   } catch (const std::exception& error) {
-    info.missing = io::printable(error.what());
-    info.summary = "the canonical method in vector instructions over threads";
+    return {io::printable(error.what()), "the canonical method in vector instructions over threads"};
   }
-  return info;
 }
 
 // What it is missing is what the device said.
-BackendInfo gpu_info() {
-  BackendInfo info{
-      .name = "gpu", .missing = "", .summary = "the canonical method on a CUDA device", .built = true, .make = [](int) {
-        return std::make_unique<gpu::StagedBackend>(std::make_unique<gpu::GpuBackend>(gpu::open_cuda_device()));
-      }};
+BackendState gpu_state() {
+  const std::string summary = "the canonical method on a CUDA device";
   try {
-    info.summary += fmt::format(", {}", gpu::open_cuda_device()->properties().model);
+    return {"", fmt::format("{}, {}", summary, gpu::open_cuda_device()->properties().model)};
   } catch (const std::exception& error) {
     std::string_view what = error.what();
     constexpr std::string_view kPrefix = "gpu: ";
     if (what.substr(0, kPrefix.size()) == kPrefix) what.remove_prefix(kPrefix.size());
-    info.missing = io::printable(what);
+    return {io::printable(what), summary};
   }
-  return info;
 }
 
-bool available(std::string_view backend) {
-  const std::vector<std::string> names = available_backend_names();
-  return std::find(names.begin(), names.end(), backend) != names.end();
+std::function<const BackendState&()> asked_once(std::function<BackendState()> ask) {
+  return [ask = std::move(ask), state = std::make_shared<std::optional<BackendState>>()]() -> const BackendState& {
+    if (!*state) *state = ask();
+    return **state;
+  };
+}
+
+std::function<const BackendState&()> always_here(std::string summary) {
+  return [state = BackendState{"", std::move(summary)}]() -> const BackendState& { return state; };
+}
+
+std::string available_backend_names() {
+  std::vector<std::string> names;
+  for (const BackendInfo& backend : backends()) {
+    if (backend.state().missing.empty()) names.push_back(backend.name);
+  }
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 void check_backend(std::string_view name) {
-  if (available(name)) return;
-  const std::string here = fmt::format("{}", fmt::join(available_backend_names(), ", "));
   for (const BackendInfo& backend : backends()) {
     if (backend.name != name) continue;
-    throw std::invalid_argument(fmt::format("backend: {} is missing: {}; here are {}", name, backend.missing, here));
+    const std::string& missing = backend.state().missing;
+    if (missing.empty()) return;
+    throw std::invalid_argument(
+        fmt::format("backend: {} is missing: {}; here are {}", name, missing, available_backend_names()));
   }
-  throw std::invalid_argument(fmt::format("backend: got {}, expected one of {}", io::quote(name), here));
+  throw std::invalid_argument(
+      fmt::format("backend: got {}, expected one of {}", io::quote(name), available_backend_names()));
 }
 
 // The default first.
@@ -112,14 +120,21 @@ const std::vector<MethodInfo>& methods() {
 
 const std::vector<BackendInfo>& backends() {
   static const std::vector<BackendInfo> all{
-      {"scalar", "", "the canonical method in its plainest form, one row at a time", true,
+      {"scalar", always_here("the canonical method in its plainest form, one row at a time"),
        [](int) { return std::make_unique<ScalarBackend>(); }},
-      simd_info(),
-      {"reference", "", "the definitions in fp64, multiprecision and certified interval arithmetic"},
-      {"simulator", "", "the methods that fail, each in a stated order of sums"},
-      {"gpu_emulated", "", "the canonical method as GPU kernels that the host runs thread by thread: slow, for tests",
-       true, [](int) { return std::make_unique<gpu::GpuBackend>(std::make_unique<gpu::HostDevice>()); }},
-      gpu_info(),
+      {"simd", asked_once(simd_state),
+       [](int threads) {
+         return std::make_unique<simd::SimdBackend>(simd::SimdOptions{.target = "", .threads = threads});
+       }},
+      {"reference", always_here("the definitions in fp64, multiprecision and certified interval arithmetic")},
+      {"simulator", always_here("the methods that fail, each in a stated order of sums")},
+      {"gpu_emulated",
+       always_here("the canonical method as GPU kernels that the host runs thread by thread: slow, for tests"),
+       [](int) { return std::make_unique<gpu::GpuBackend>(std::make_unique<gpu::HostDevice>()); }},
+      {"gpu", asked_once(gpu_state),
+       [](int) {
+         return std::make_unique<gpu::StagedBackend>(std::make_unique<gpu::GpuBackend>(gpu::open_cuda_device()));
+       }},
   };
   return all;
 }
@@ -130,19 +145,9 @@ std::vector<std::string> method_names() {
   return names;
 }
 
-std::vector<std::string> available_backend_names() {
+std::vector<std::string> backend_names() {
   std::vector<std::string> names;
-  for (const BackendInfo& backend : backends()) {
-    if (backend.missing.empty()) names.push_back(backend.name);
-  }
-  return names;
-}
-
-std::vector<std::string> built_backend_names() {
-  std::vector<std::string> names;
-  for (const BackendInfo& backend : backends()) {
-    if (backend.built) names.push_back(backend.name);
-  }
+  for (const BackendInfo& backend : backends()) names.push_back(backend.name);
   return names;
 }
 

@@ -23,11 +23,17 @@ struct MethodInfo {
 // Every method that this build has, the canonical one first.
 const std::vector<MethodInfo>& methods();
 
-struct BackendInfo {
-  std::string name;
+// What the machine says of a backend.
+struct BackendState {
   std::string missing;  // why it cannot be used here; empty where it can
   std::string summary;
-  bool built = true;  // this program has it, though the machine may not run it
+};
+
+struct BackendInfo {
+  std::string name;
+  // Asks the machine, the first time: opening a GPU takes time, and memory of it until the program ends, which is not
+  // for those that use another backend.
+  std::function<const BackendState&()> state;
   // Makes it, where it runs the canonical method; threads as SimdOptions has them, for a backend that uses any. Logits,
   // labels and results are in host memory: a backend whose memory is elsewhere comes behind one that copies.
   std::function<std::unique_ptr<Backend>(int threads)> make = {};
@@ -38,8 +44,7 @@ struct BackendInfo {
 const std::vector<BackendInfo>& backends();
 
 std::vector<std::string> method_names();
-std::vector<std::string> available_backend_names();
-std::vector<std::string> built_backend_names();
+std::vector<std::string> backend_names();
 
 // Throws std::invalid_argument that lists the names. The method's backends may all be missing here.
 const MethodInfo& find_method(std::string_view name);

@@ -87,7 +87,7 @@ DType gradient_type(const std::string& name) {
 }
 
 sim::ParityRequest request_of(const ParityCommand& command, int threads) {
-  const std::string a = command.a.value_or(first_available({"gpu", "simd", "scalar"}));
+  const std::string a = command.a ? *command.a : first_available({"gpu", "simd", "scalar"});
   std::vector<std::string> others;
   if (command.b) {
     others = parse_names("b", *command.b);

@@ -145,7 +145,7 @@ void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
       ->type_name("W,W,...")
       ->excludes(tp);
   command.add_option("--backend", backend, "what computes; unless given, the fastest that runs the method")
-      ->type_name(fmt::format("{}", fmt::join(built_backend_names(), "|")));
+      ->type_name(fmt::format("{}", fmt::join(backend_names(), "|")));
   add_threads_to(command);
   if (with_method) {
     command.add_option("--method", method, "the loss; canonical unless given, certified with --backend reference")

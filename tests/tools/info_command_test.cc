@@ -86,6 +86,21 @@ TEST(InfoCommand, ATargetIsForcedOrRefused) {
   EXPECT_NE(text.find(": missing, TPCE_TARGET: got 'AVX2\\n\\x1b[1m', expected one"), std::string::npos) << text;
 }
 
+// Opening a GPU takes time, and memory of it: only what uses one, or lists backends, may look for it.
+TEST(InfoCommand, AGpuIsLookedForOnlyWhereItMayBeUsed) {
+  const TemporaryDirectory directory;
+  const bool has_kernels = run(directory, {"info"}).out.find("this build has no CUDA kernels") == std::string::npos;
+  const Environment libraries_are_told("LD_DEBUG", "libs");
+  const auto looks = [&](const std::vector<std::string>& arguments) {
+    return run(directory, arguments).err.find("libcuda.so.1") != std::string::npos;
+  };
+  EXPECT_EQ(looks({"info"}), has_kernels);
+  EXPECT_FALSE(looks({"--help"}));
+  EXPECT_FALSE(looks({"info", "--fingerprint", "--backend", "scalar"}));
+  EXPECT_FALSE(looks({"loss", "nothing.npy"}));
+  EXPECT_FALSE(looks({"parity", "nothing.npy", "--a", "simd", "--b", "scalar"}));
+}
+
 // The committed hash is what ties all builds together: clang and g++, and later every backend.
 TEST(InfoCommand, FingerprintIsTheCommittedOne) {
   const TemporaryDirectory directory;
