@@ -109,7 +109,7 @@ function(tpce_cuda_kernels library)
     endforeach()
     set(image ${folder}/${name}.fatbin)
     add_custom_command(OUTPUT ${image}
-      COMMAND ${TPCE_CUDA_TOOLKIT}/bin/fatbinary -64 --create=${image} ${images}
+      COMMAND ${TPCE_CUDA_TOOLKIT}/bin/fatbinary -64 --compress-all --create=${image} ${images}
       DEPENDS ${cubins}
       COMMENT "Joining the machine code of ${source}"
       VERBATIM)
