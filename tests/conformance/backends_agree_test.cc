@@ -8,9 +8,11 @@
 #include <limits>
 #include <memory>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "gpu/cuda_device.h"
 #include "gpu/gpu_backend.h"
 #include "gpu/host_device.h"
 #include "gpu/staged_backend.h"
@@ -54,6 +56,10 @@ std::vector<Candidate> candidates() {
                     const gpu::HostDeviceOptions options{.seed = 12, .multiprocessors = 1};
                     return std::make_unique<gpu::StagedBackend>(
                         std::make_unique<gpu::GpuBackend>(std::make_unique<gpu::HostDevice>(options)));
+                  }});
+  list.push_back({"gpu", [] {
+                    return std::make_unique<gpu::StagedBackend>(
+                        std::make_unique<gpu::GpuBackend>(gpu::open_cuda_device()));
                   }});
   for (const int threads : {2, 5}) {
     list.push_back({"simd_std_thread" + std::to_string(threads), [threads] {
@@ -226,6 +232,15 @@ void compare(const Problem<T>& problem, Backend& backend, Reduction reduction, b
 
 class BackendConformance : public testing::TestWithParam<Candidate> {
  protected:
+  void SetUp() override {
+    if (GetParam().name != "gpu") return;
+    try {
+      gpu::open_cuda_device();
+    } catch (const std::runtime_error& error) {
+      GTEST_SKIP() << error.what();
+    }
+  }
+
   template <class T>
   void compare_random(std::uint64_t seed, int problems, std::int64_t max_columns) {
     const std::unique_ptr<Backend> backend = GetParam().make();

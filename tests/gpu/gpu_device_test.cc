@@ -10,8 +10,12 @@
 #include <vector>
 
 #include "gpu/cuda_device.h"
+#include "gpu/gpu_backend.h"
 #include "gpu/host_device.h"
+#include "gpu/staged_backend.h"
+#include "tpce/cross_entropy.h"
 #include "tpce/row_partial.h"
+#include "tpce/scalar_backend.h"
 
 namespace tpce::gpu {
 namespace {
@@ -123,6 +127,80 @@ TEST_P(GpuDevice, RowPartialsOfAWholeVocabulary) {
   expect_partials<BFloat16>(*device_, 5, 262144, 1, 16);
   expect_partials<float>(*device_, 512, 64128, 0, 1);
   expect_partials<Float16>(*device_, 512, 32000, 3, 1);
+}
+
+template <class T>
+struct Outcome {
+  std::vector<float> nll;
+  std::vector<float> lse;
+  std::vector<T> gradients;
+};
+
+// Of normal logits, all rows in one chunk; in place by one call, which may take one kernel, else by two.
+template <class T>
+Outcome<T> outcome_of(Backend& backend, std::int64_t rows, std::int64_t columns, bool in_place) {
+  std::mt19937_64 random(static_cast<std::uint64_t>(columns));
+  std::normal_distribution<float> normal(0.0f, 4.0f);
+  std::vector<T> stretch(65521);
+  for (T& logit : stretch) round_to(normal(random), &logit);
+  std::vector<T> logits(static_cast<std::size_t>(rows * columns));
+  for (std::size_t i = 0; i < logits.size(); ++i) logits[i] = stretch[i % stretch.size()];
+  std::vector<std::int64_t> labels(static_cast<std::size_t>(rows));
+  for (std::int64_t i = 0; i < rows; ++i) labels[static_cast<std::size_t>(i)] = 7919 * i % columns;
+
+  Outcome<T> outcome{std::vector<float>(labels.size()), std::vector<float>(labels.size()), {}};
+  if (!in_place) outcome.gradients.resize(logits.size());
+  const ShardPlan plan = ShardPlan::even(columns, 1);
+  const std::vector<Shard> shards{{matrix_of<const T>(logits.data(), rows, columns), 0}};
+  const Batch batch{plan, shards, Labels(labels.data(), rows), columns};
+  const RowOutputs row_outputs{outcome.nll.data(), outcome.lse.data(), nullptr, nullptr};
+  const std::vector<Matrix> gradients{matrix_of(in_place ? logits.data() : outcome.gradients.data(), rows, columns)};
+  SelfCommunicator self;
+  const Runtime runtime{backend, self, rows};
+  if (in_place) {
+    cross_entropy_forward_backward(
+        batch, {}, {.rows = row_outputs, .upstream = {0.7}, .gradients = gradients, .squares = nullptr}, runtime);
+    outcome.gradients = std::move(logits);
+  } else {
+    Forward forward = cross_entropy_forward(batch, {}, row_outputs, runtime);
+    cross_entropy_backward(forward.saved, {0.7}, gradients, runtime);
+  }
+  return outcome;
+}
+
+template <class T>
+void expect_outcome(Backend& backend, std::int64_t rows, std::int64_t columns) {
+  ScalarBackend scalar;
+  const Outcome<T> expected = outcome_of<T>(scalar, rows, columns, false);
+  const auto same = [](const auto& a, const auto& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+  };
+  for (const bool in_place : {false, true}) {
+    const Outcome<T> found = outcome_of<T>(backend, rows, columns, in_place);
+    EXPECT_TRUE(same(expected.nll, found.nll)) << rows << " x " << columns << (in_place ? " in place" : "");
+    EXPECT_TRUE(same(expected.lse, found.lse)) << rows << " x " << columns << (in_place ? " in place" : "");
+    EXPECT_TRUE(same(expected.gradients, found.gradients)) << rows << " x " << columns << (in_place ? " in place" : "");
+  }
+}
+
+TEST_P(GpuDevice, SmallGradients) {
+  StagedBackend backend(std::make_unique<GpuBackend>(std::move(device_)));
+  for (const std::int64_t columns : {1, 9, 1001, 5003}) {
+    expect_outcome<float>(backend, 3, columns);
+    expect_outcome<BFloat16>(backend, 3, columns);
+    expect_outcome<Float16>(backend, 3, columns);
+  }
+}
+
+// Rows so many that none is cut, so that blocks walk all tiles of one; in place, a row of bf16 fits in shared memory,
+// and one of fp32 does not.
+TEST_P(GpuDevice, GradientsOfAWholeVocabulary) {
+  const bool is_emulated = emulated();
+  const std::int64_t rows = is_emulated ? 32 : 8 * device_->properties().multiprocessors;
+  const std::int64_t columns = is_emulated ? 17001 : 64128;
+  StagedBackend backend(std::make_unique<GpuBackend>(std::move(device_)));
+  expect_outcome<BFloat16>(backend, rows, columns);
+  if (!is_emulated) expect_outcome<float>(backend, rows, columns);
 }
 
 }  // namespace
