@@ -103,6 +103,7 @@ class Problem {
         shape_(shape),
         free_before_(Timer::free_bytes()),
         plan_(ShardPlan::even(2 * shape.columns, 2)),
+        whole_plan_(ShardPlan::even(shape.columns, 1)),
         logits_(backend.allocate(static_cast<std::size_t>(shape.bytes()))),
         labels_(backend.allocate(static_cast<std::size_t>(shape.rows) * sizeof(std::int64_t))),
         partials_memory_(backend.allocate(static_cast<std::size_t>(shape.rows) * Partials::bytes_per_row({}))),
@@ -141,6 +142,16 @@ class Problem {
                       {.rows = {0, shape_.rows}, .saved = results().saved, .upstream = {}, .gradients = gradients},
                       queue_);
   }
+  // As the only rank, forward and backward: by one kernel where a row fits in shared memory. Bytes are counted as if it
+  // did: what must be moved.
+  void one_call(const Buffer& into) {
+    const Matrix gradients[] = {matrix(into)};
+    const Batch whole{whole_plan_, {&shard_, 1}, batch().labels, shape_.columns};
+    backend_.forward_backward(
+        whole, {},
+        {.rows = {0, shape_.rows}, .saved = nullptr, .upstream = {}, .gradients = gradients, .squares = nullptr},
+        results(), queue_);
+  }
   const Buffer& logits() const { return logits_; }
 
   // Normal logits of standard deviation 3: a stretch of them, repeated.
@@ -175,6 +186,7 @@ class Problem {
   Shape shape_;
   std::int64_t free_before_;
   ShardPlan plan_;
+  ShardPlan whole_plan_;
   Buffer logits_, labels_, partials_memory_, saved_, nll_;
   Shard shard_;
   std::vector<char> stretch_;
@@ -202,6 +214,7 @@ ordered_json measure(Backend& backend, const Timer& timer, const Shape& shape) {
   add("forward", once, timer({}, [&] { problem.forward(); }));
   // Logits that a gradient overwrote are restored before the next, outside of what is timed.
   add("gradient, in place", 2 * once, timer([&] { problem.restore(); }, [&] { problem.gradient(problem.logits()); }));
+  add("one call, in place", 2 * once, timer([&] { problem.restore(); }, [&] { problem.one_call(problem.logits()); }));
   problem.restore();
   const Buffer gradients = backend.allocate(static_cast<std::size_t>(once));
   add("gradient", 2 * once, timer({}, [&] { problem.gradient(gradients); }));
@@ -209,6 +222,7 @@ ordered_json measure(Backend& backend, const Timer& timer, const Shape& shape) {
         problem.forward();
         problem.gradient(gradients);
       }));
+  add("one call", 2 * once, timer({}, [&] { problem.one_call(gradients); }));
   add("copy", 2 * once, timer({}, [&] { copy(gradients.get(), problem.logits().get(), once); }));
   return {{"rows", shape.rows}, {"columns", shape.columns}, {"dtype", name_of(shape.dtype)}, {"parts", parts}};
 }
