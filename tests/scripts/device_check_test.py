@@ -27,7 +27,8 @@ class DeviceCheckTest(unittest.TestCase):
         (self.folder / "build/device-check/libc").write_text("glibc 2.36\n")
         self.program("tpce-gpu-bench", BENCH)
         self.program("tpce", "echo bits")
-        self.program("gpu_device_test", "exit 0")
+        for name in ("gpu_device_test", "backends_agree_test"):
+            self.program(name, "echo '[       OK ] Some.Test/gpu (1 ms)'")
         # Neither another project's losses nor NVIDIA's tools of this machine.
         self.tool("python3", "exit 1")
         self.tool("compute-sanitizer", 'shift 4; exec "$@"')
@@ -57,7 +58,7 @@ class DeviceCheckTest(unittest.TestCase):
         result = self.written()
         self.assertEqual(result["device"], "NVIDIA H200 (x1)")
         self.assertEqual(set(result["checks"].values()), {"passed"})
-        for name in ("fingerprint", "tests", "memcheck", "racecheck"):
+        for name in ("fingerprint", "tests", "conformance", "memcheck", "racecheck"):
             self.assertIn(name, result["checks"])
         self.assertEqual((result["benchmark"], result["peers"]), ({"shapes": []}, None))
 
@@ -74,6 +75,25 @@ class DeviceCheckTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.written()["checks"]["tests"], "failed")
         self.assertEqual(self.written()["benchmark"], {"shapes": []})
+
+    def test_tests_that_find_no_device_are_a_failure(self):
+        for said in ("[  SKIPPED ] Some.Test/gpu (0 ms)", "[  PASSED  ] 0 tests."):
+            self.program("backends_agree_test", f"echo '{said}'")
+            self.assertEqual(self.check().returncode, 1)
+            self.assertEqual(self.written()["checks"]["conformance"], "failed")
+
+    def test_a_sanitizer_that_refuses_the_device_is_not_run(self):
+        self.tool("compute-sanitizer", "echo '========= Error: Device not supported.'; exit 1")
+        done = self.check()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(self.written()["checks"]["racecheck"], "not run")
+        self.assertIn("memcheck: NOT RUN, compute-sanitizer does not support the device here", done.stdout)
+
+    def test_libraries_of_the_bundle_are_for_its_programs_alone(self):
+        self.program("tpce", f"[[ $LD_LIBRARY_PATH == {self.folder}/build/device-check/lib* ]] && echo bits")
+        self.tool("python3", f"echo \"$LD_LIBRARY_PATH\" >'{self.folder}/seen'; exit 1")
+        self.assertEqual(self.check().returncode, 0)
+        self.assertNotIn("device-check/lib", (self.folder / "seen").read_text())
 
     def test_a_benchmark_that_fails_is_a_failure(self):
         self.program("tpce-gpu-bench", "[[ $1 == --device-name ]] && echo 'NVIDIA H200 (x1)'")
