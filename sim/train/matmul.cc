@@ -200,10 +200,14 @@ void multiply(const Product<float>& product, Executor& executor, const MatmulKer
   const std::int64_t rows = product.c.rows;
   const std::int64_t columns = product.c.cols;
   if (rows == 0 || columns == 0) return;
-  const std::int64_t wanted = executor.threads() == 1 ? 1 : 3 * executor.threads();
-  const std::int64_t column_tasks = ceil_div(columns, kBlockColumns);
-  const std::int64_t row_tasks =
-      std::clamp<std::int64_t>(rows / kMinTaskRows, 1, std::max<std::int64_t>(1, ceil_div(wanted, column_tasks)));
+  const std::int64_t threads = executor.threads();
+  const std::int64_t wanted = threads == 1 ? 1 : 3 * threads;
+  const std::int64_t most_row_tasks = std::max<std::int64_t>(rows / kMinTaskRows, 1);
+  // Few rows that are read in place: tasks of columns pack nothing twice, where they come out even.
+  const bool by_columns =
+      product.a.row_stride == 1 && most_row_tasks < wanted && ceil_div(columns, kernels.columns) % threads == 0;
+  const std::int64_t column_tasks = std::max(ceil_div(columns, kBlockColumns), by_columns ? threads : 1);
+  const std::int64_t row_tasks = by_columns ? 1 : std::min(most_row_tasks, ceil_div(wanted, column_tasks));
   const std::int64_t task_rows = ceil_div(ceil_div(rows, kernels.rows), row_tasks) * kernels.rows;
   const std::int64_t task_columns = ceil_div(ceil_div(columns, kernels.columns), column_tasks) * kernels.columns;
   const Task task(product, kernels);
