@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,20 +25,26 @@ class FakeRanks {
   explicit FakeRanks(std::int64_t size, const NcclOptions& options = {})
       : options_(options), size_(size), nccl(world, size), board(size) {}
 
-  // Calls body(FakeRank) on every rank and waits for all. Returns each rank's error message, empty where none.
+  // Calls body(FakeRank) on every rank, once all have their communicators or have failed to make one, and waits for
+  // all. Returns each rank's error message, empty where none.
   template <class Body>
   std::vector<std::string> run(Body body) {
     std::vector<std::string> errors(static_cast<std::size_t>(size_));
     std::vector<std::thread> threads;
+    std::latch all_made(size_);
     for (std::int64_t rank = 0; rank < size_; ++rank) {
       threads.emplace_back([&, rank] {
+        bool made = false;
         try {
           LateDevice device(world, static_cast<std::uint64_t>(rank));
           FakeNcclApi api(nccl, device);
           NcclCommunicator communicator(api, device, {api.make_id(), rank, size_}, board, options_);
+          made = true;
+          all_made.arrive_and_wait();
           body(FakeRank{device, communicator});
         } catch (const std::exception& error) {
           errors[static_cast<std::size_t>(rank)] = error.what();
+          if (!made) all_made.count_down();
         }
       });
     }

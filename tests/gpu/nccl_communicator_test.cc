@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <latch>
 #include <map>
 #include <new>
 #include <random>
@@ -189,6 +190,8 @@ TEST(NcclCommunicator, ForgottenWaitIsFound) {
       const Rows rows = random_rows(6, 200, 2);
       FakeRanks group(2, {.merge = merge});
       std::atomic<int> wrong = 0;
+      // Else the rank that comes first could wait until the other has made up for what it forgot.
+      std::latch all_asked(2);
       EXPECT_EQ(group.run([&](const FakeRank& rank) {
         const DeviceObject own = rank.device.make_queue();
         const DeviceObject other = rank.device.make_queue();
@@ -198,6 +201,7 @@ TEST(NcclCommunicator, ForgottenWaitIsFound) {
         const auto pending =
             rank.communicator.start_all_reduce(partials.planes(), unused_merger(), at_start ? idle : queue);
         rank.communicator.finish(pending, at_start ? queue : idle);
+        all_asked.arrive_and_wait();
         if (partials.wrong_rows(queue) > 100) ++wrong;
       }),
                 no_errors(2));
