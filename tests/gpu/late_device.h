@@ -77,7 +77,8 @@ struct LateEvent {
 
 class LateDevice final : public Device {
  public:
-  explicit LateDevice(World& world, std::uint64_t seed = 0) : world_(world), host_({.seed = seed}) {
+  explicit LateDevice(World& world, std::uint64_t seed = 0)
+      : world_(world), host_(std::make_shared<HostDevice>(HostDeviceOptions{.seed = seed})) {
     const std::lock_guard lock(world_.mutex);
     default_queue_ = new_queue();
   }
@@ -85,9 +86,9 @@ class LateDevice final : public Device {
   // From now on, launch number `launch` throws, counted from 0.
   void fail_at(int launch) { launches_until_failure_ = launch; }
 
-  std::string_view name() const override { return host_.name(); }
-  DeviceType type() const override { return host_.type(); }
-  const DeviceProperties& properties() const override { return host_.properties(); }
+  std::string_view name() const override { return host_->name(); }
+  DeviceType type() const override { return host_->type(); }
+  const DeviceProperties& properties() const override { return host_->properties(); }
 
   Buffer allocate(std::size_t bytes) const override {
     const std::lock_guard lock(world_.mutex);
@@ -121,8 +122,8 @@ class LateDevice final : public Device {
     const std::size_t bytes = info_of(kernel).arguments_bytes;
     auto copied = std::shared_ptr<std::max_align_t[]>(new std::max_align_t[bytes / sizeof(std::max_align_t) + 1]);
     std::memcpy(copied.get(), arguments, bytes);
-    ask(queue, [this, kernel, launch, copied] {
-      host_.launch(kernel, launch, copied.get(), {});
+    ask(queue, [host = host_, kernel, launch, copied] {
+      host->launch(kernel, launch, copied.get(), {});
       return true;
     });
   }
@@ -186,7 +187,7 @@ class LateDevice final : public Device {
   }
 
   World& world_;
-  HostDevice host_;
+  std::shared_ptr<HostDevice> host_;  // of operations too: other ranks may run them after a rank that failed is gone
   LateQueue* default_queue_ = nullptr;
   int launches_until_failure_ = -1;
 };
