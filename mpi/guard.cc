@@ -1,18 +1,15 @@
 #include "mpi/guard.h"
 
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
-#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstring>
 #include <ctime>
-#include <new>
 #include <stdexcept>
 #include <string>
 
@@ -33,32 +30,13 @@ void write_all(const char* text, std::size_t size) noexcept {
   }
 }
 
-// Shared by the rank and its guard: whether the run was ended, so that whatever ends now is no news.
-using Ended = std::atomic<bool>;
-static_assert(Ended::is_always_lock_free);
+// For the rank's signal handler.
+void (*cleanup_of_rank)() noexcept = nullptr;
 
-Ended& shared_flag() {
-  void* page = mmap(nullptr, sizeof(Ended), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (page == MAP_FAILED) throw std::runtime_error("mpi: cannot map a page: " + std::string(std::strerror(errno)));
-  return *new (page) Ended(false);
-}
-
-// What a rank needs in its signal handler, where nothing can be made.
-struct GuardKilled {
-  std::string message;
-  void (*cleanup)() noexcept = nullptr;
-  Ended* ended = nullptr;
-};
-
-GuardKilled& guard_killed() {
-  static GuardKilled state;
-  return state;
-}
-
+// Says nothing: the launcher may have killed the guard, as it ends the run, before the guard could handle the signal
+// that came first. Open MPI waits a second between the two, but any rank that ends cuts its wait short.
 void on_guard_killed(int) {
-  const GuardKilled& state = guard_killed();
-  state.cleanup();
-  if (!*state.ended) write_all(state.message.data(), state.message.size());
+  cleanup_of_rank();
   _exit(128 + SIGKILL);
 }
 
@@ -69,17 +47,23 @@ bool is_ending(int signal) {
   return false;
 }
 
-// Waits for the wait status of the child, and hands on what is sent to end it.
-int wait_for_rank(pid_t child, const sigset_t& awaited, Ended& ended) {
+struct RankEnd {
+  int status;  // of waitpid()
+  bool asked;  // whether the run was ended before, so that it is no news
+};
+
+// Waits for the end of the child, and hands on what is sent to end it.
+RankEnd wait_for_rank(pid_t child, const sigset_t& awaited) {
+  bool asked = false;
   for (;;) {
     const int signal = sigwaitinfo(&awaited, nullptr);
     if (is_ending(signal)) {
-      ended = true;
+      asked = true;
       kill(child, signal);
       continue;
     }
     int status = 0;
-    if (waitpid(child, &status, WNOHANG) == child && (WIFEXITED(status) || WIFSIGNALED(status))) return status;
+    if (waitpid(child, &status, WNOHANG) == child && (WIFEXITED(status) || WIFSIGNALED(status))) return {status, asked};
   }
 }
 
@@ -95,19 +79,14 @@ const char* usual_cause(int signal) {
   return "";
 }
 
-struct Guarded {
-  pid_t child;
-  LaunchedRank rank;
-  Ended& ended;
-};
-
-[[noreturn]] void guard(const Guarded& guarded, const std::string& prefix, const sigset_t& awaited) {
-  const int status = wait_for_rank(guarded.child, awaited, guarded.ended);
-  if (WIFEXITED(status)) _exit(WEXITSTATUS(status));
-  const int signal = WTERMSIG(status);
-  if (!guarded.ended && !is_ending(signal) && !ended_within(wait_to_tell(guarded.rank.rank), awaited)) {
-    const std::string message = prefix + "killed by signal " + std::to_string(signal) + " (" + strsignal(signal) + ")" +
-                                usual_cause(signal) + "\n";
+[[noreturn]] void guard(pid_t child, const char* program, const LaunchedRank& rank, const sigset_t& awaited) {
+  const RankEnd end = wait_for_rank(child, awaited);
+  if (WIFEXITED(end.status)) _exit(WEXITSTATUS(end.status));
+  const int signal = WTERMSIG(end.status);
+  if (!end.asked && !is_ending(signal) && !ended_within(wait_to_tell(rank.rank), awaited)) {
+    const std::string message = std::string(program) + ": error: rank " + std::to_string(rank.rank) + " of " +
+                                std::to_string(rank.size) + ": killed by signal " + std::to_string(signal) + " (" +
+                                strsignal(signal) + ")" + usual_cause(signal) + "\n";
     write_all(message.data(), message.size());
   }
   _exit(128 + signal);
@@ -116,9 +95,6 @@ struct Guarded {
 }  // namespace
 
 void guard_rank(const char* program, const LaunchedRank& rank, void (*cleanup)() noexcept) {
-  Ended& ended = shared_flag();
-  const std::string prefix =
-      std::string(program) + ": error: rank " + std::to_string(rank.rank) + " of " + std::to_string(rank.size) + ": ";
   sigset_t awaited;
   sigset_t before;
   sigemptyset(&awaited);
@@ -129,11 +105,11 @@ void guard_rank(const char* program, const LaunchedRank& rank, void (*cleanup)()
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child < 0) throw std::runtime_error("mpi: cannot fork the guard of a rank: " + std::string(std::strerror(errno)));
-  if (child > 0) guard({child, rank, ended}, prefix, awaited);
+  if (child > 0) guard(child, program, rank, awaited);
 
   // Out of the group that a launcher kills one second after SIGTERM, however long a write to a busy disk takes.
   setpgid(0, 0);
-  guard_killed() = {prefix + "killed: the process that guards it ended\n", cleanup, &ended};
+  cleanup_of_rank = cleanup;
   // A signal that nothing else uses.
   const int guard_ended = SIGRTMIN + 5;
   struct sigaction action = {};
