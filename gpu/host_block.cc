@@ -4,10 +4,14 @@ namespace tpce::gpu {
 
 void HostMemory::start_block(std::size_t bytes) {
   bytes_.assign(bytes, kPoison);
-  known_.assign(bytes, {});
-  copies_.clear();
+  if (known_.size() < bytes) known_.resize(bytes);
+  for (Copies& copies : copies_) {  // of a block that failed
+    copies.open.clear();
+    copies.groups.clear();
+  }
   used_ = 0;
-  phase_ = 0;
+  ++block_;
+  first_phase_ = ++phase_;
 }
 
 void HostMemory::end_block() {
@@ -37,7 +41,7 @@ std::size_t HostMemory::allocate(std::size_t bytes, std::size_t alignment) {
 
 void HostMemory::fail(const std::string& what, std::size_t offset) const {
   throw std::logic_error("shared memory: " + what + ", at byte " + std::to_string(offset) + ", thread " +
-                         std::to_string(thread_) + ", phase " + std::to_string(phase_));
+                         std::to_string(thread_) + ", phase " + std::to_string(phase_ - first_phase_));
 }
 
 void HostMemory::check(std::size_t offset, std::size_t bytes) const {
@@ -49,8 +53,8 @@ void HostMemory::mark_read(std::size_t offset, std::size_t bytes) {
   check(offset, bytes);
   for (std::size_t i = offset; i < offset + bytes; ++i) {
     Byte& byte = known_[i];
-    if (byte.state == State::kInFlight) fail("read before the copy to it was waited for", i);
-    if (byte.state == State::kPoisoned) fail("read before it was written", i);
+    if (is_in_flight(byte)) fail("read before the copy to it was waited for", i);
+    if (is_poisoned(byte)) fail("read before it was written", i);
     if (byte.write_phase == phase_ && byte.writer != thread_)
       fail("race: read in the phase in which another thread writes it", i);
     byte.reader = byte.read_phase == phase_ && byte.reader != thread_ ? kSeveral : thread_;
@@ -62,11 +66,11 @@ void HostMemory::mark_write(std::size_t offset, std::size_t bytes) {
   check(offset, bytes);
   for (std::size_t i = offset; i < offset + bytes; ++i) {
     Byte& byte = known_[i];
-    if (byte.state == State::kInFlight) fail("written while a copy to it is under way", i);
+    if (is_in_flight(byte)) fail("written while a copy to it is under way", i);
     if (byte.write_phase == phase_ && byte.writer != thread_) fail("race: two threads write it in one phase", i);
     if (byte.read_phase == phase_ && byte.reader != thread_)
       fail("race: written in the phase in which another thread reads it", i);
-    byte.state = State::kWritten;
+    set(byte, State::kWritten);
     byte.writer = thread_;
     byte.write_phase = phase_;
   }
@@ -86,8 +90,8 @@ void* HostMemory::atomic(std::size_t offset, std::size_t bytes) {
   check(offset, bytes);
   for (std::size_t i = offset; i < offset + bytes; ++i) {
     Byte& byte = known_[i];
-    if (byte.state == State::kInFlight) fail("atomic operation while a copy to it is under way", i);
-    if (byte.state == State::kPoisoned) fail("read before it was written", i);
+    if (is_in_flight(byte)) fail("atomic operation while a copy to it is under way", i);
+    if (is_poisoned(byte)) fail("read before it was written", i);
     if (byte.write_phase == phase_ && byte.writer != kAtomics)
       fail("race: atomic operation in the phase in which a thread writes it", i);
     if (byte.read_phase == phase_) fail("race: atomic operation in the phase in which a thread reads it", i);
@@ -100,7 +104,7 @@ void* HostMemory::atomic(std::size_t offset, std::size_t bytes) {
 void HostMemory::copy_async(std::size_t offset, const void* from) {
   if (reinterpret_cast<std::uintptr_t>(from) % 16 != 0) fail("the source of a copy is not aligned to 16 bytes", offset);
   mark_write(offset, sizeof(Words4));
-  for (std::size_t i = offset; i < offset + sizeof(Words4); ++i) known_[i].state = State::kInFlight;
+  for (std::size_t i = offset; i < offset + sizeof(Words4); ++i) set(known_[i], State::kInFlight);
   if (copies_.size() <= static_cast<std::size_t>(thread_)) copies_.resize(static_cast<std::size_t>(thread_) + 1);
   Copy copy{offset, from, {}};
   std::memcpy(&copy.at_start, from, sizeof copy.at_start);
@@ -117,14 +121,14 @@ void HostMemory::commit_copies() {
 void HostMemory::wait_for_copies(std::size_t pending) {
   if (copies_.size() <= static_cast<std::size_t>(thread_)) return;
   auto& groups = copies_[static_cast<std::size_t>(thread_)].groups;
-  for (; groups.size() > pending; groups.pop_front()) {
+  for (; groups.size() > pending; groups.erase(groups.begin())) {
     for (const Copy& copy : groups.front()) {
       if (std::memcmp(copy.from, &copy.at_start, sizeof copy.at_start) != 0) {
         fail("the source of a copy was written while the copy was under way", copy.offset);
       }
       for (std::size_t i = copy.offset; i < copy.offset + sizeof(Words4); ++i) {
         Byte& byte = known_[i];
-        byte.state = State::kWritten;
+        set(byte, State::kWritten);
         byte.writer = thread_;
         byte.write_phase = phase_;
       }

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <deque>
 #include <numeric>
 #include <random>
 #include <span>
@@ -26,7 +25,8 @@ namespace tpce::gpu {
 
 class HostBlock;
 
-// Shared memory of a block that is run at present, with what is known of each byte.
+// Shared memory of the block that is run at present, with what is known of each byte. One for many blocks, one after
+// another: what is known of another block's bytes is forgotten by its number, which costs nothing.
 class HostMemory {
  public:
   static constexpr std::uint8_t kPoison = 0xcb;
@@ -47,17 +47,18 @@ class HostMemory {
   void wait_for_copies(std::size_t pending);
 
  private:
-  enum class State : std::uint8_t { kPoisoned, kWritten, kInFlight };
+  enum class State : std::uint8_t { kWritten, kInFlight };
   static constexpr int kNobody = -1;
   static constexpr int kSeveral = -2;
   static constexpr int kAtomics = -3;
 
   struct Byte {
+    std::uint64_t block = 0;  // in which it is not poisoned
     std::uint64_t read_phase = 0;
     std::uint64_t write_phase = 0;
     int reader = kNobody;
     int writer = kNobody;
-    State state = State::kPoisoned;
+    State state = State::kWritten;
   };
   struct Copy {
     std::size_t offset;
@@ -66,19 +67,27 @@ class HostMemory {
   };
   struct Copies {
     std::vector<Copy> open;
-    std::deque<std::vector<Copy>> groups;
+    std::vector<std::vector<Copy>> groups;
   };
 
   [[noreturn]] void fail(const std::string& what, std::size_t offset) const;
   void check(std::size_t offset, std::size_t bytes) const;
   void mark_read(std::size_t offset, std::size_t bytes);
   void mark_write(std::size_t offset, std::size_t bytes);
+  bool is_poisoned(const Byte& byte) const { return byte.block != block_; }
+  bool is_in_flight(const Byte& byte) const { return byte.block == block_ && byte.state == State::kInFlight; }
+  void set(Byte& byte, State state) const {
+    byte.block = block_;
+    byte.state = state;
+  }
 
   std::vector<std::uint8_t> bytes_;
   std::vector<Byte> known_;
   std::vector<Copies> copies_;  // by thread
   std::size_t used_ = 0;
-  std::uint64_t phase_ = 0;
+  std::uint64_t block_ = 0;
+  std::uint64_t phase_ = 0;        // of all blocks
+  std::uint64_t first_phase_ = 0;  // of this one
   int thread_ = 0;
 };
 

@@ -52,7 +52,7 @@ void HostDevice::launch(Kernel kernel, const Launch& launch, const void* argumen
                              " bytes of shared memory, the device has " +
                              std::to_string(properties_.shared_bytes_per_block));
   }
-  HostMemory memory;
+  thread_local HostMemory memory;
   const HostGrid grid{info.threads, launch.shared_bytes, seed_};
   for (std::int64_t i = 0; i < launch.blocks; ++i) {
     HostBlock block(grid, memory, i);
