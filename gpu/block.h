@@ -17,7 +17,8 @@
 //                                  after the phase
 //
 // Views: read(i), write(i, x); read_16(i) and write_16(i, words) for 16 aligned bytes from element i on; atomic_add,
-// atomic_max and atomic_read, which may meet others in one phase.
+// atomic_max and atomic_read, which may meet others in one phase: in CUDA's memory model all three are relaxed
+// operations whose scopes hold the block, and such do not race.
 #pragma once
 
 #include <cstdint>

@@ -65,14 +65,7 @@ CUevent event_of(const DeviceObject& event) { return static_cast<const Event*>(e
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
-    CUdevice device = 0;
-    int count = 0;
-    check_cuda(driver_.DeviceGetCount(&count), "counting devices");
-    if (ordinal < 0 || ordinal >= count) {
-      throw std::runtime_error("gpu: got device " + std::to_string(ordinal) + ", expected one in [0, " +
-                               std::to_string(count) + ")");
-    }
-    check_cuda(driver_.DeviceGet(&device, ordinal), "opening device " + std::to_string(ordinal));
+    const CUdevice device = cuda_device(ordinal);
     read_properties(device);
     // Never released: memory may outlive this, and the runtime keeps it too.
     check_cuda(driver_.DevicePrimaryCtxRetain(&context_, device), "starting " + properties_.model);

@@ -1,9 +1,9 @@
 #include "gpu/cuda_driver.h"
 
-#include <dlfcn.h>
-
 #include <new>
 #include <stdexcept>
+
+#include "gpu/dynamic_library.h"
 
 namespace tpce::gpu {
 namespace {
@@ -14,21 +14,14 @@ namespace {
 
 std::string version(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
 
-template <class Function>
-void find(void* library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(dlsym(library, name));
-  if (function == nullptr) {
-    throw std::runtime_error(std::string("gpu: NVIDIA's driver has no function ") + name + ", expected that of CUDA " +
-                             version(CUDA_VERSION) + " or later");
-  }
-}
-
 CudaDriver load() {
   // Never closed: the driver has threads of its own.
-  void* const library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) throw std::runtime_error("gpu: no NVIDIA driver was found: " + std::string(dlerror()));
+  const DynamicLibrary library{.handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
+                               .name = "gpu: NVIDIA's driver",
+                               .expected = "CUDA " + version(CUDA_VERSION) + " or later"};
+  if (library.handle == nullptr) throw std::runtime_error("gpu: no NVIDIA driver was found: " + std::string(dlerror()));
   CudaDriver driver{};
-#define TPCE_CUDA_FIND(name) find(library, TPCE_QUOTED(cu##name), driver.name);
+#define TPCE_CUDA_FIND(name) library.find(TPCE_QUOTED(cu##name), driver.name);
   TPCE_CUDA_FUNCTIONS(TPCE_CUDA_FIND)
 #undef TPCE_CUDA_FIND
 
@@ -59,6 +52,19 @@ CudaDriver load() {
 const CudaDriver& cuda_driver() {
   static const CudaDriver driver = load();
   return driver;
+}
+
+CUdevice cuda_device(int ordinal) {
+  const CudaDriver& driver = cuda_driver();
+  CUdevice device = 0;
+  int count = 0;
+  check_cuda(driver.DeviceGetCount(&count), "counting devices");
+  if (ordinal < 0 || ordinal >= count) {
+    throw std::runtime_error("gpu: got device " + std::to_string(ordinal) + ", expected one in [0, " +
+                             std::to_string(count) + ")");
+  }
+  check_cuda(driver.DeviceGet(&device, ordinal), "opening device " + std::to_string(ordinal));
+  return device;
 }
 
 void check_cuda(CUresult result, std::string_view what) {

@@ -54,6 +54,9 @@ struct CudaDriver {
 // knows no device: one line that says which.
 const CudaDriver& cuda_driver();
 
+// The device of that number. Throws std::runtime_error with the numbers that there are.
+CUdevice cuda_device(int ordinal);
+
 // Throws std::runtime_error with what was done and the driver's own words where the result is not CUDA_SUCCESS;
 // std::bad_alloc where memory is out.
 void check_cuda(CUresult result, std::string_view what);

@@ -13,7 +13,8 @@ class GpuBackend final : public Backend {
   explicit GpuBackend(std::unique_ptr<Device> device) : device_(std::move(device)) {}
 
   std::string_view name() const override { return device_->name(); }
-  const Device& device() const { return *device_; }
+  // For a communicator too, which need not open the GPU, and load the kernels, a second time.
+  Device& device() const { return *device_; }
 
   Capabilities capabilities() const override;
   Buffer allocate(std::size_t bytes) const override { return device_->allocate(bytes); }

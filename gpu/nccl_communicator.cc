@@ -7,6 +7,7 @@
 #include <stdexcept>
 
 #include "gpu/two_step_merge.h"
+#include "tpce/planes.h"
 
 namespace tpce::gpu {
 
@@ -76,7 +77,7 @@ auto NcclCommunicator::guarded(Body&& body) {
   } catch (const std::exception& error) {
     const Lock lock(mutex_);
     fail(lock, error.what());
-    throw std::runtime_error(failure_);
+    throw std::runtime_error(std::string(failure_));
   }
 }
 
@@ -124,8 +125,8 @@ NcclCommunicator::NcclCommunicator(NcclApi& api, Device& device, const NcclRank&
       comm_ = api_.start(rank.id, rank_, size_);
     }
     wait_until_taken();
+    watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   });
-  watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
 }
 
 NcclCommunicator::~NcclCommunicator() {
@@ -176,15 +177,9 @@ void NcclCommunicator::gather(const Partials& partials, InFlight& slot) {
   slot.reserve(device_, bytes_of(partials.rows * size_, Partials::bytes_per_row({})));
   const Partials all = Partials::in(slot.memory.get(), partials.rows * size_, {});
   ask([&](NcclApi::Comm comm) {
-    const auto plane = [&](const auto* from, auto* to) {
-      api_.all_gather(from, to, bytes_of(partials.rows, sizeof *from), comm, own);
-    };
-    plane(partials.d0, all.d0);
-    plane(partials.d1, all.d1);
-    plane(partials.d2, all.d2);
-    plane(partials.max_logit, all.max_logit);
-    plane(partials.target_logit, all.target_logit);
-    plane(partials.flags, all.flags);
+    for_each_plane([&](const auto* from,
+                       auto* to) { api_.all_gather(from, to, bytes_of(partials.rows, sizeof *from), comm, own); },
+                   partials, all);
   });
   const MergeArguments merge{{}, partials, all, size_, partials.rows, /*keeps=*/false};
   launch_rows(device_, merge, partials.rows, own);
@@ -280,14 +275,10 @@ void NcclCommunicator::confirm() {
 }
 
 void NcclCommunicator::abort(std::string_view reason) noexcept {
-  try {
-    const Lock lock(mutex_);
-    // Also where it failed before: a HostFailureBoard may have waited for this thread.
-    board_.post(rank_, reason);
-    fail(lock, reason);
-  } catch (const std::exception&) {
-    // Memory is out even for the reason.
-  }
+  const Lock lock(mutex_);
+  // Also where it failed before: a HostFailureBoard may have waited for this thread.
+  board_.post(rank_, reason);
+  fail(lock, reason);
 }
 
 void NcclCommunicator::wait_until_taken() {
@@ -302,19 +293,24 @@ void NcclCommunicator::wait_until_taken() {
   }
 }
 
-// Whether NCCL has still to take calls; a failure is noted.
-bool NcclCommunicator::look(const Lock& lock) {
+// Whether NCCL has still to take calls; a failure, also one to look, is noted.
+bool NcclCommunicator::look(const Lock& lock) noexcept {
   if (!failure_.empty()) return false;
   // What another rank said comes first: that it is gone is only what NCCL makes of it.
   if (!board_.first().empty()) fail(lock, {});
   if (comm_ == nullptr) return false;
-  const NcclApi::State state = api_.state(comm_);
-  if (!state.error.empty()) fail(lock, state.error);
-  return state.in_progress;
+  try {
+    const NcclApi::State state = api_.state(comm_);
+    if (!state.error.empty()) fail(lock, state.error);
+    return state.in_progress;
+  } catch (const std::exception& error) {
+    fail(lock, error.what());
+    return false;
+  }
 }
 
-// The reason stays where no rank has failed before.
-void NcclCommunicator::fail(const Lock&, std::string_view reason) {
+// The reason stays where no rank has failed before. No allocation: memory may be what ran out.
+void NcclCommunicator::fail(const Lock&, std::string_view reason) noexcept {
   if (!failure_.empty()) return;
   if (board_.first().empty()) board_.post(rank_, reason);
   failure_ = board_.first();
@@ -323,7 +319,7 @@ void NcclCommunicator::fail(const Lock&, std::string_view reason) {
 }
 
 void NcclCommunicator::throw_if_failed(const Lock&) const {
-  if (!failure_.empty()) throw std::runtime_error(failure_);
+  if (!failure_.empty()) throw std::runtime_error(std::string(failure_));
 }
 
 void NcclCommunicator::watch(const std::stop_token& stop) {

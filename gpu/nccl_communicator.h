@@ -1,10 +1,10 @@
 // The communicator over NCCL, for partials in device memory: the merge of ranks as an all-gather and one kernel, or as
 // a maximum and a sum of integers (two_step_merge.h), with the same bits.
 //
-//   const auto device = open_cuda_device(ordinal);
+//   GpuBackend backend(open_cuda_device(ordinal));
 //   const auto nccl = open_nccl(ordinal);
 //   HostFailureBoard board(world);                                  // world: an mpi::MpiCommunicator, say
-//   NcclCommunicator ranks(*nccl, *device, nccl_rank(*nccl, world), board);
+//   NcclCommunicator ranks(*nccl, backend.device(), nccl_rank(*nccl, world), board);
 //   cross_entropy_forward(batch, {}, {}, {backend, ranks, rows_per_chunk, queue});
 //
 // Every rank makes the same calls in the same order, with the same options and devices of its own: NCCL takes no two
@@ -92,8 +92,8 @@ class NcclCommunicator final : public Communicator {
   template <class Calls>
   void ask(Calls&& calls);
   void wait_until_taken();
-  bool look(const Lock&);
-  void fail(const Lock&, std::string_view reason);
+  bool look(const Lock&) noexcept;
+  void fail(const Lock&, std::string_view reason) noexcept;
   void throw_if_failed(const Lock&) const;
   void watch(const std::stop_token& stop);
 
@@ -109,7 +109,7 @@ class NcclCommunicator final : public Communicator {
 
   mutable std::mutex mutex_;      // of what follows
   NcclApi::Comm comm_ = nullptr;  // null once it failed
-  std::string failure_;
+  std::string_view failure_;      // of the board
   std::condition_variable_any stopped_;
   std::jthread watcher_;  // last, so that it ends first
 };

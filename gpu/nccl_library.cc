@@ -1,5 +1,4 @@
 // NCCL's calls by its library, found when the program runs.
-#include <dlfcn.h>
 #include <nccl.h>
 
 #include <chrono>
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "gpu/cuda_driver.h"
+#include "gpu/dynamic_library.h"
 #include "gpu/nccl.h"
 
 namespace tpce::gpu {
@@ -42,28 +42,24 @@ std::string version_text(int code) {
   return std::to_string(code / 10000) + "." + std::to_string(code % 10000 / 100) + "." + std::to_string(code % 100);
 }
 
-template <class Function>
-void find(void* library, const char* name, Function*& function) {
-  function = reinterpret_cast<Function*>(dlsym(library, name));
-  if (function == nullptr) {
-    throw std::runtime_error(std::string("nccl: the library has no function ") + name + ", expected that of NCCL " +
-                             version_text(NCCL_VERSION_CODE) + " or later");
-  }
-}
-
 Library load() {
   // Never closed: the library has threads of its own.
-  void* const handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) throw std::runtime_error("nccl: the library was not found: " + std::string(dlerror()));
+  const DynamicLibrary loaded{.handle = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL),
+                              .name = "nccl: the library",
+                              .expected = "NCCL " + version_text(NCCL_VERSION_CODE) + " or later"};
+  if (loaded.handle == nullptr) {
+    throw std::runtime_error("nccl: the library was not found: " + std::string(dlerror()) + ", expected " +
+                             loaded.expected + " where programs are loaded from (LD_LIBRARY_PATH, ldconfig)");
+  }
   Library library{};
-#define TPCE_NCCL_FIND(name) find(handle, "nccl" #name, library.name);
+#define TPCE_NCCL_FIND(name) loaded.find("nccl" #name, library.name);
   TPCE_NCCL_FUNCTIONS(TPCE_NCCL_FIND)
 #undef TPCE_NCCL_FIND
   int version = 0;
   // An older one may read more from nccl.h's structures than it knows, and lacks what they ask for.
   if (library.GetVersion(&version) != ncclSuccess || version < NCCL_VERSION_CODE) {
-    throw std::runtime_error("nccl: the library is NCCL " + version_text(version) + ", expected " +
-                             version_text(NCCL_VERSION_CODE) + " or later, as this build's nccl.h is");
+    throw std::runtime_error("nccl: the library is NCCL " + version_text(version) + ", expected " + loaded.expected +
+                             ", as this build's nccl.h is");
   }
   return library;
 }
@@ -77,10 +73,9 @@ class NcclLibrary final : public NcclApi {
  public:
   explicit NcclLibrary(int device) {
     const CudaDriver& driver = cuda_driver();
-    CUdevice handle = 0;
-    check_cuda(driver.DeviceGet(&handle, device), "opening device " + std::to_string(device));
-    // Never released: NCCL may use it until the process ends.
-    check_cuda(driver.DevicePrimaryCtxRetain(&context_, handle), "starting device " + std::to_string(device));
+    // The same context that open_cuda_device() uses. Never released: NCCL may use it until the process ends.
+    check_cuda(driver.DevicePrimaryCtxRetain(&context_, cuda_device(device)),
+               "starting device " + std::to_string(device));
   }
 
   NcclId make_id() override {

@@ -7,7 +7,8 @@ namespace tpce::gpu {
 
 std::unique_ptr<NcclApi> open_nccl(int) {
   throw std::runtime_error(
-      "nccl: this build has no NCCL, expected one with nccl.h and nvcc (see docs/gpu.md); ranks can meet over MPI");
+      "nccl: this build has no NCCL, expected one that found nvcc and nccl.h when it was configured (docs/gpu.md); "
+      "StagedCommunicator merges ranks without it");
 }
 
 }  // namespace tpce::gpu

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tpce/planes.h"
+
 namespace tpce::gpu {
 
 namespace {
@@ -88,47 +90,24 @@ struct StagedBatch {
   Batch batch() const { return {host.plan, shards, labels, host.vocab}; }
 };
 
-struct StagedPartials {
-  Partials there;
+// Partials or row results, each of whose arrays is copied in where the call reads it.
+template <class Planes>
+struct StagedPlanes {
+  Planes there;
 
-  StagedPartials(Stage& stage, const Partials& host) {
-    there = {host.rows,
-             stage.copy_in(host.d0, host.rows),
-             stage.copy_in(host.d1, host.rows),
-             stage.copy_in(host.d2, host.rows),
-             stage.copy_in(host.max_logit, host.rows),
-             stage.copy_in(host.target_logit, host.rows),
-             stage.copy_in(host.flags, host.rows)};
+  StagedPlanes(Stage& stage, const Planes& host, bool is_read) {
+    there.rows = host.rows;
+    for_each_plane(
+        [&](auto*& to, auto* from) { to = is_read ? stage.copy_in(from, host.rows) : stage.room(from, host.rows); },
+        there, host);
   }
-  void copy_out(Stage& stage, const Partials& host) const {
-    stage.copy_out(host.d0, there.d0, host.rows);
-    stage.copy_out(host.d1, there.d1, host.rows);
-    stage.copy_out(host.d2, there.d2, host.rows);
-    stage.copy_out(host.max_logit, there.max_logit, host.rows);
-    stage.copy_out(host.target_logit, there.target_logit, host.rows);
-    stage.copy_out(host.flags, there.flags, host.rows);
+  void copy_out(Stage& stage, const Planes& host) const {
+    for_each_plane([&](auto* to, const auto* from) { stage.copy_out(to, from, host.rows); }, host, there);
   }
 };
 
-struct StagedResults {
-  RowResults there;
-
-  StagedResults(Stage& stage, const RowResults& host) {
-    there = {.rows = host.rows,
-             .saved = stage.room(host.saved, host.rows),
-             .nll = stage.room(host.nll, host.rows),
-             .lse = stage.room(host.lse, host.rows),
-             .nll_fp64 = stage.room(host.nll_fp64, host.rows),
-             .lse_fp64 = stage.room(host.lse_fp64, host.rows)};
-  }
-  void copy_out(Stage& stage, const RowResults& host) const {
-    stage.copy_out(host.saved, there.saved, host.rows);
-    stage.copy_out(host.nll, there.nll, host.rows);
-    stage.copy_out(host.lse, there.lse, host.rows);
-    stage.copy_out(host.nll_fp64, there.nll_fp64, host.rows);
-    stage.copy_out(host.lse_fp64, there.lse_fp64, host.rows);
-  }
-};
+constexpr bool kRead = true;
+constexpr bool kWritten = false;
 
 // A task on staged rows; its gradients lie over the staged logits where the host's do.
 struct StagedTask {
@@ -186,7 +165,7 @@ void StagedBackend::partials(const Batch& batch, const Options& options, RowRang
                              Queue queue) {
   Stage stage(*inner_, queue);
   const StagedBatch staged(stage, batch, rows);
-  const StagedPartials partials(stage, into);
+  const StagedPlanes partials(stage, into, kWritten);
   stage.give_workspace(staged.batch(), options, rows.count);
   inner_->partials(staged.batch(), options, {0, rows.count}, partials.there, stage.queue());
   partials.copy_out(stage, into);
@@ -194,15 +173,15 @@ void StagedBackend::partials(const Batch& batch, const Options& options, RowRang
 
 void StagedBackend::merge(const Partials& into, const Partials& from, Queue queue) {
   Stage stage(*inner_, queue);
-  const StagedPartials merged(stage, into);
-  inner_->merge(merged.there, StagedPartials(stage, from).there, stage.queue());
+  const StagedPlanes merged(stage, into, kRead);
+  inner_->merge(merged.there, StagedPlanes(stage, from, kRead).there, stage.queue());
   merged.copy_out(stage, into);
 }
 
 void StagedBackend::finalize(const Partials& partials, const Options& options, const RowResults& results, Queue queue) {
   Stage stage(*inner_, queue);
-  const StagedResults staged(stage, results);
-  inner_->finalize(StagedPartials(stage, partials).there, options, staged.there, stage.queue());
+  const StagedPlanes staged(stage, results, kWritten);
+  inner_->finalize(StagedPlanes(stage, partials, kRead).there, options, staged.there, stage.queue());
   staged.copy_out(stage, results);
 }
 
@@ -232,7 +211,7 @@ void StagedBackend::forward_backward(const Batch& batch, const Options& options,
   GradientTask without_saved = task;
   without_saved.saved = nullptr;
   const StagedTask there(stage, staged, without_saved);
-  const StagedResults staged_results(stage, results);
+  const StagedPlanes staged_results(stage, results, kWritten);
   stage.give_workspace(staged.batch(), options, task.rows.count);
   inner_->forward_backward(staged.batch(), options, there.there, staged_results.there, stage.queue());
   staged_results.copy_out(stage, results);

@@ -15,7 +15,9 @@
 #include <optional>
 #include <sstream>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "simd/simd_backend.h"
 #include "tools/build_info.h"
@@ -182,8 +184,12 @@ std::vector<Command> add_info(CLI::App& program) {
   app->add_flag("--json", command->json, "print one JSON object");
   app->add_flag("--fingerprint", command->fingerprint,
                 "compute a fixed suite of cases and print the SHA-256 of their bits; with --json, of each case too");
+  std::vector<std::string> names;
+  for (const BackendInfo& one : backends()) {
+    if (one.make) names.push_back(one.name);
+  }
   app->add_option("--backend", command->backend, "the backend that computes it")
-      ->type_name("scalar|simd|gpu_emulated|gpu");
+      ->type_name(fmt::format("{}", fmt::join(names, "|")));
   return {{app, [command] { return command->run(); }}};
 }
 

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "tpce/host_labels.h"
+
 namespace tpce {
 
 namespace {
@@ -114,6 +116,15 @@ std::int64_t check_overlaps(const Batch& batch, std::span<const Matrix> gradient
   return pairs;
 }
 
+bool is_bad(std::int64_t label, const Batch& batch, const Options& options) {
+  return (label < 0 || label >= batch.vocab) && label != options.ignore_index;
+}
+
+std::string bad_label(std::int64_t row, std::int64_t label, const Batch& batch, const Options& options) {
+  return "labels: row " + text(row) + " has label " + text(label) + ", expected 0.." + text(batch.vocab - 1) +
+         " or ignore_index " + text(options.ignore_index);
+}
+
 }  // namespace
 
 void check_labels(const Batch& batch, const Options& options, const Backend& backend) {
@@ -125,10 +136,7 @@ void check_labels(const Batch& batch, const Options& options, const Backend& bac
   }
   for (std::int64_t i = 0; i < batch.rows(); ++i) {
     const std::int64_t label = batch.labels[i];
-    if ((label < 0 || label >= batch.vocab) && label != options.ignore_index) {
-      fail("labels: row " + text(i) + " has label " + text(label) + ", expected 0.." + text(batch.vocab - 1) +
-           " or ignore_index " + text(options.ignore_index));
-    }
+    if (is_bad(label, batch, options)) fail(bad_label(i, label, batch, options));
   }
 }
 
@@ -175,10 +183,11 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
   check_labels(batch, options, backend);
 }
 
-void check_rows(const LossSum& sum, const Options& options) {
-  if (sum.first_bad_label != LossSum::kNoRow) {
-    fail_alike("labels: row " + text(sum.first_bad_label) + " has a label that is neither a class nor ignore_index " +
-               text(options.ignore_index));
+void check_rows(const LossSum& sum, const Batch& batch, const Options& options, Backend& backend, Queue queue) {
+  if (const std::int64_t row = sum.first_bad_label; row != LossSum::kNoRow) {
+    const std::int64_t label = HostLabels(batch.labels.range(row, 1), backend, queue)[0];
+    if (is_bad(label, batch, options)) fail_alike(bad_label(row, label, batch, options));
+    fail_alike("labels: row " + text(row) + " has label " + text(label) + " here and a bad one on another rank");
   }
   if (sum.first_target_missing != LossSum::kNoRow) {
     fail_alike("shards: the target of row " + text(sum.first_target_missing) + " is held by no shard");

@@ -15,8 +15,9 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
 // Every label of the batch, whose shards are not looked at.
 void check_labels(const Batch& batch, const Options& options, const Backend& backend);
 
-// The rows that cannot have a loss, after the partials of all ranks were merged. Throws CollectiveError.
-void check_rows(const LossSum& sum, const Options& options);
+// The rows that cannot have a loss, after the partials of all ranks were merged. Throws CollectiveError. Waits for the
+// queue where it has to show a label that is on a device.
+void check_rows(const LossSum& sum, const Batch& batch, const Options& options, Backend& backend, Queue queue);
 
 struct GradientCheck {
   bool in_place = false;            // one of them is the logits themselves

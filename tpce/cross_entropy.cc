@@ -11,6 +11,7 @@
 
 #include "tpce/checks.h"
 #include "tpce/float_mode.h"
+#include "tpce/host_labels.h"
 #include "tpce/rank_checks.h"
 
 namespace tpce {
@@ -98,16 +99,7 @@ class Placed {
 };
 
 std::int64_t count_valid_rows(const Batch& batch, const Options& options, const Runtime& runtime) {
-  Labels labels = batch.labels;
-  std::vector<char> copy;
-  if (labels.place().type != DeviceType::kCpu) {
-    const std::size_t size = labels.is_wide() ? sizeof(std::int64_t) : sizeof(std::int32_t);
-    copy.resize(static_cast<std::size_t>(labels.size()) * size);
-    runtime.backend.copy_out(copy.data(), labels.data(), copy.size(), runtime.queue);
-    const void* first = copy.data();
-    labels = labels.is_wide() ? Labels(static_cast<const std::int64_t*>(first), labels.size())
-                              : Labels(static_cast<const std::int32_t*>(first), labels.size());
-  }
+  const HostLabels labels(batch.labels, runtime.backend, runtime.queue);
   std::int64_t valid = 0;
   for (std::int64_t i = 0; i < labels.size(); ++i) valid += labels[i] != options.ignore_index ? 1 : 0;
   return valid;
@@ -178,7 +170,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
 
     const LossSum sum = placed_sum.wait_for();
     communicator.confirm();
-    check_rows(sum, options);
+    check_rows(sum, batch, options, backend, queue);
     saved.valid_rows_ = sum.valid_rows;
     return Forward{reduced_loss(sum, batch.rows(), options), sum, std::move(saved)};
   });
@@ -274,7 +266,7 @@ Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, 
     runtime.backend.reduce(results, first, placed_sum.there(), workspace.queue());
   }
   const LossSum sum = placed_sum.wait_for();
-  check_rows(sum, options);
+  check_rows(sum, batch, options, runtime.backend, workspace.queue());
   if (placed_squares) merge(*arguments.squares, placed_squares->wait_for());
   return reduced_loss(sum, batch.rows(), options);
 }

@@ -113,10 +113,9 @@ TEST(DriverOverRanks, StagedGivesTheBitsOfOneProcess) {
     std::array<std::vector<std::string>, 2> logs;
     std::array<std::string, 2> found;
     const auto errors = tpce::testing::on_two_ranks(logs, [&](Communicator& host) {
-      LateDevice device(world);
-      StagedCommunicator staged(host, device);
       GpuBackend backend(std::make_unique<LateDevice>(world));
-      const DeviceObject own = device.make_queue();
+      StagedCommunicator staged(host, backend.device());
+      const DeviceObject own = backend.device().make_queue();
       found[static_cast<std::size_t>(host.rank())] =
           difference_over_ranks(batch, expected, {backend, staged, 1 + p % 4, {own.get()}});
     });

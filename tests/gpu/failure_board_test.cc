@@ -9,12 +9,18 @@
 namespace tpce::gpu {
 namespace {
 
-TEST(SharedFailureBoard, KeepsTheFirst) {
-  SharedFailureBoard board(4);
+TEST(FailureBoard, KeepsTheFirst) {
+  FailureBoard board(4);
   EXPECT_EQ(board.first(), "");
   board.post(2, "no memory");
   board.post(0, "a rank is gone");
   EXPECT_EQ(board.first(), "rank 2 of 4: no memory");
+}
+
+TEST(FailureBoard, AnEmptyReasonIsOne) {
+  FailureBoard board(2);
+  board.post(1, "");
+  EXPECT_EQ(board.first(), "rank 1 of 2: ");
 }
 
 // What a host's communicator is told.

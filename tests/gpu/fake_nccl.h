@@ -12,6 +12,7 @@
 #include <optional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,7 +23,7 @@ namespace tpce::gpu::testing {
 
 // What goes wrong, and where.
 struct Failure {
-  enum class Kind { kStart, kCall, kLater };
+  enum class Kind { kStart, kCall, kLater, kWatch };  // kWatch: state() throws on another thread than start()'s
 
   Kind kind = Kind::kCall;
   std::int64_t rank = -1;
@@ -69,6 +70,7 @@ class FakeNccl {
     bool started = false;
     bool aborted = false;
     std::string error;
+    std::thread::id starter = std::this_thread::get_id();
   };
 
   bool send(Part& part) {
@@ -186,6 +188,9 @@ class FakeNcclApi final : public NcclApi {
   State state(Comm comm) override {
     const std::lock_guard lock(group_.world_.mutex);
     FakeNccl::Rank& rank = live(comm);
+    if (fails(Failure::Kind::kWatch, rank.rank, 0) && rank.starter != std::this_thread::get_id()) {
+      throw std::runtime_error("ncclCommGetAsyncError: out of threads");
+    }
     if (!rank.started) {  // until everybody is here
       rank.started =
           std::all_of(group_.ranks_.begin(), group_.ranks_.end(), [](const auto& r) { return r != nullptr; });

@@ -59,7 +59,7 @@ class FakeRanks {
  public:
   World world;
   FakeNccl nccl;
-  SharedFailureBoard board;
+  FailureBoard board;
 };
 
 }  // namespace tpce::gpu::testing

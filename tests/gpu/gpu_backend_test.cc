@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "gpu/host_device.h"
+#include "gpu/staged_backend.h"
 #include "tools/fingerprint.h"
 #include "tpce/cross_entropy.h"
 #include "tpce/scalar_backend.h"
@@ -93,7 +94,8 @@ TEST(GpuBackend, WorkspaceIsEnough) {
   }
 }
 
-// A device whose memory is not the host's, for what concerns labels; it counts launches by kernel.
+// A device whose memory is not the host's, for what concerns labels; it counts launches by kernel, and bytes copied to
+// it.
 class DeviceOfItsOwn final : public Device {
  public:
   explicit DeviceOfItsOwn(DeviceType type = DeviceType::kCuda, std::uint64_t seed = 0) : type_(type), host_({seed}) {}
@@ -102,12 +104,14 @@ class DeviceOfItsOwn final : public Device {
     const auto found = launches_.find(std::string(kernel));
     return found == launches_.end() ? 0 : found->second;
   }
+  std::size_t bytes_in() const { return bytes_in_; }
 
   std::string_view name() const override { return "gpu"; }
   DeviceType type() const override { return type_; }
   const DeviceProperties& properties() const override { return host_.properties(); }
   Buffer allocate(std::size_t bytes) const override { return host_.allocate(bytes); }
   void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
+    bytes_in_ += bytes;
     host_.copy_to_device(to, from, bytes, queue);
   }
   void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) override {
@@ -130,7 +134,27 @@ class DeviceOfItsOwn final : public Device {
   DeviceType type_;
   HostDevice host_;
   std::map<std::string, int> launches_;
+  std::size_t bytes_in_ = 0;
 };
+
+TEST(StagedBackend, CopiesInWhatACallReads) {
+  Small small;
+  auto device = std::make_unique<DeviceOfItsOwn>();
+  const DeviceOfItsOwn& counted = *device;
+  StagedBackend backend(std::make_unique<GpuBackend>(std::move(device)));
+  const std::size_t bytes = 4 * Partials::bytes_per_row({});
+  std::vector<std::byte> memory(bytes);
+  const Partials partials = Partials::in(memory.data(), 4, {});
+  backend.partials(small.batch, {}, {0, 4}, partials, {});
+  const std::size_t of_batch = small.logits.size() * sizeof(float) + small.labels.size() * sizeof(std::int64_t);
+  EXPECT_EQ(counted.bytes_in(), of_batch);
+  backend.merge(partials, partials, {});
+  EXPECT_EQ(counted.bytes_in(), of_batch + 2 * bytes);
+  std::vector<SavedRow> saved(4);
+  std::vector<float> nll(4);
+  backend.finalize(partials, {}, {.rows = 4, .saved = saved.data(), .nll = nll.data()}, {});
+  EXPECT_EQ(counted.bytes_in(), of_batch + 3 * bytes);
+}
 
 TEST(GpuBackend, LabelsMayBeInEitherMemory) {
   for (const bool on_device : {false, true}) {
@@ -157,9 +181,8 @@ TEST(GpuBackend, LabelsMayBeInEitherMemory) {
           is_fused ? fused() : loss();
           ADD_FAILURE() << "nothing was thrown";
         } catch (const std::invalid_argument& error) {
-          EXPECT_EQ(error.what(), on_device ? "labels: row 1 has a label that is neither a class nor ignore_index -100"
-                                            : "labels: row 1 has label " + std::to_string(bad) +
-                                                  ", expected 0..5 or ignore_index -100");
+          EXPECT_EQ(error.what(),
+                    "labels: row 1 has label " + std::to_string(bad) + ", expected 0..5 or ignore_index -100");
         }
       }
     }

@@ -13,6 +13,7 @@
 #include "gpu/gpu_backend.h"
 #include "gpu/host_device.h"
 #include "gpu/staged_backend.h"
+#include "tests/gpu/row_partials_call.h"
 #include "tpce/cross_entropy.h"
 #include "tpce/row_partial.h"
 #include "tpce/scalar_backend.h"
@@ -42,7 +43,7 @@ class OnDevice {
   Buffer memory_;
 };
 
-class GpuDevice : public testing::TestWithParam<std::string> {
+class GpuDevice : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     if (GetParam() == "gpu_emulated") {
@@ -60,15 +61,8 @@ class GpuDevice : public testing::TestWithParam<std::string> {
   std::unique_ptr<Device> device_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Devices, GpuDevice, testing::Values("gpu_emulated", "gpu"),
+INSTANTIATE_TEST_SUITE_P(Devices, GpuDevice, ::testing::Values("gpu_emulated", "gpu"),
                          [](const auto& device) { return device.param; });
-
-template <class T>
-constexpr Kernel kRowPartials = Kernel::row_partials_fp32;
-template <>
-constexpr Kernel kRowPartials<BFloat16> = Kernel::row_partials_bf16;
-template <>
-constexpr Kernel kRowPartials<Float16> = Kernel::row_partials_fp16;
 
 // Rows of normal logits, the label of row i at class 7 i, read from `offset` elements behind an aligned address.
 template <class T>
@@ -86,22 +80,16 @@ void expect_partials(Device& device, std::int64_t rows, std::int64_t columns, st
   const OnDevice on_labels(device, labels);
   const std::vector<char> nothing(static_cast<std::size_t>(rows * segments) * Partials::bytes_per_row({}));
   const OnDevice on_partials(device, nothing);
-  RowPartialsArguments<T> arguments{};
-  arguments.logits = on_logits.data() + offset;
+  auto arguments =
+      testing::row_partials_arguments(on_logits.data() + offset, columns, {on_labels.data(), true, -100, columns}, rows,
+                                      Partials::in(on_partials.data(), rows * segments, {}));
   arguments.row_stride = stride;
-  arguments.classes = columns;
-  arguments.labels = {on_labels.data(), true, -100, columns};
-  arguments.rows = rows;
-  arguments.segments = segments;
-  arguments.segment_columns = (columns + segments - 1) / segments;
-  arguments.into = Partials::in(on_partials.data(), rows * segments, {});
-  device.launch(kRowPartials<T>, {rows * segments, info_of(kRowPartials<T>).shared_bytes}, &arguments, {});
+  testing::launch(device, arguments);
 
   std::vector<char> bytes = on_partials.read();
   const Partials found = Partials::in(bytes.data(), rows * segments, {});
   for (std::int64_t i = 0; i < rows; ++i) {
-    RowPartial merged = found.load(i);
-    for (std::int64_t s = 1; s < segments; ++s) merge(merged, found.load(s * rows + i));
+    const RowPartial merged = testing::merged_segments(found, rows, i);
     const RowPartial expected =
         row_partial(logits.data() + offset + i * stride, columns, labels[static_cast<std::size_t>(i)]);
     ASSERT_TRUE(merged == expected) << "row " << i << " of " << rows << " x " << columns << ", offset " << offset

@@ -348,6 +348,62 @@ TEST(NcclCommunicator, AbortEndsTheOthers) {
   EXPECT_EQ(group.nccl.aborted, 3);
 }
 
+void confirm_until_failure(NcclCommunicator& communicator) {
+  for (;;) {
+    communicator.confirm();
+    std::this_thread::yield();
+  }
+}
+
+// What is thrown on the thread that watches is told as any failure is.
+TEST(NcclCommunicator, WatchingMayFail) {
+  FakeRanks group(3);
+  group.nccl.fail({Failure::Kind::kWatch, 1, 0});
+  EXPECT_EQ(group.run([](const FakeRank& rank) { confirm_until_failure(rank.communicator); }),
+            std::vector<std::string>(3, "rank 1 of 3: ncclCommGetAsyncError: out of threads"));
+}
+
+// Ranks as processes: each has a board of its own, and the host's communicator ends the others.
+template <class Body>
+std::array<std::string, 2> errors_of_processes(const Failure& failure, Body body) {
+  testing::World world;
+  testing::FakeNccl nccl(world, 2);
+  nccl.fail(failure);
+  std::array<std::vector<std::string>, 2> logs;
+  return tpce::testing::on_two_ranks(logs, [&](Communicator& host) {
+    LateDevice device(world, static_cast<std::uint64_t>(host.rank()));
+    testing::FakeNcclApi api(nccl, device);
+    HostFailureBoard board(host);
+    NcclCommunicator communicator(api, device, nccl_rank(api, host), board);
+    host.all_gather("");  // rank 0 waits below for what rank 1 never gives
+    if (host.rank() == 0) {
+      host.all_gather("");
+    } else {
+      body(communicator);
+    }
+  });
+}
+
+TEST(NcclCommunicator, AbortEndsTheRunOfTheHost) {
+  EXPECT_EQ(errors_of_processes({}, [](NcclCommunicator& communicator) { communicator.abort("out of memory"); }),
+            (std::array<std::string, 2>{"aborted: out of memory", ""}));
+}
+
+// A failure that the watching thread found may not end the host's run, which has to wait for this thread.
+TEST(NcclCommunicator, FailureOfTheWatchEndsTheRunOfTheHostAtTheNextAbort) {
+  const std::string told = "ncclCommGetAsyncError: out of threads";
+  EXPECT_EQ(errors_of_processes({Failure::Kind::kWatch, 1, 0},
+                                [](NcclCommunicator& communicator) {
+                                  try {
+                                    confirm_until_failure(communicator);
+                                  } catch (const std::runtime_error& error) {
+                                    communicator.abort(error.what());  // as the driver does
+                                    throw;
+                                  }
+                                }),
+            (std::array<std::string, 2>{"aborted: " + told, "rank 1 of 2: " + told}));
+}
+
 TEST(NcclCommunicator, FailureStays) {
   const Rows rows = random_rows(11, 3, 2);
   FakeRanks group(2);
@@ -378,7 +434,7 @@ TEST(NcclCommunicator, ChecksItsRank) {
   testing::FakeNccl nccl(world, 1);
   LateDevice device(world);
   testing::FakeNcclApi api(nccl, device);
-  SharedFailureBoard board(1);
+  FailureBoard board(1);
   const auto refusal_of = [&](std::int64_t rank, std::int64_t size) {
     return tpce::testing::refusal([&] { NcclCommunicator(api, device, {api.make_id(), rank, size}, board); });
   };

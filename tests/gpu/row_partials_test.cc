@@ -10,19 +10,13 @@
 #include <vector>
 
 #include "gpu/host_device.h"
+#include "tests/gpu/row_partials_call.h"
 
 namespace tpce::gpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
-template <class T>
-constexpr Kernel kKernel = Kernel::row_partials_fp32;
-template <>
-constexpr Kernel kKernel<BFloat16> = Kernel::row_partials_bf16;
-template <>
-constexpr Kernel kKernel<Float16> = Kernel::row_partials_fp16;
 
 template <class T>
 struct Rows {
@@ -40,23 +34,14 @@ struct Rows {
     std::vector<T> memory(static_cast<std::size_t>(offset) + logits.size());
     for (std::size_t i = 0; i < logits.size(); ++i) round_to(logits[i], &memory[static_cast<std::size_t>(offset) + i]);
     std::vector<std::byte> into(static_cast<std::size_t>(rows * segments) * Partials::bytes_per_row({}));
-    RowPartialsArguments<T> arguments{};
-    arguments.logits = memory.data() + offset;
-    arguments.row_stride = columns;
-    arguments.classes = columns;
+    const Partials parts = Partials::in(into.data(), rows * segments, {});
+    const LabelView view{labels.data(), true, -100, vocab == 0 ? columns : vocab};
+    auto arguments = testing::row_partials_arguments(memory.data() + offset, columns, view, rows, parts);
     arguments.first_class = first_class;
-    arguments.labels = {labels.data(), true, -100, vocab == 0 ? columns : vocab};
-    arguments.rows = rows;
-    arguments.segments = segments;
-    arguments.segment_columns = (columns + segments - 1) / segments;
-    arguments.into = Partials::in(into.data(), rows * segments, {});
     HostDevice device({.seed = seed});
-    device.launch(kKernel<T>, {rows * segments, info_of(kKernel<T>).shared_bytes}, &arguments, {});
+    testing::launch(device, arguments);
     std::vector<RowPartial> merged;
-    for (std::int64_t i = 0; i < rows; ++i) {
-      merged.push_back(arguments.into.load(i));
-      for (std::int64_t s = 1; s < segments; ++s) merge(merged.back(), arguments.into.load(s * rows + i));
-    }
+    for (std::int64_t i = 0; i < rows; ++i) merged.push_back(testing::merged_segments(parts, rows, i));
     return merged;
   }
 
@@ -77,8 +62,8 @@ struct Rows {
 };
 
 template <class T>
-class RowPartialsKernel : public testing::Test {};
-using Types = testing::Types<float, BFloat16, Float16>;
+class RowPartialsKernel : public ::testing::Test {};
+using Types = ::testing::Types<float, BFloat16, Float16>;
 TYPED_TEST_SUITE(RowPartialsKernel, Types);
 
 std::vector<float> normal_logits(std::mt19937_64& random, std::int64_t count, float mean, float deviation) {

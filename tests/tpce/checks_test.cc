@@ -175,7 +175,9 @@ TEST_F(Checks, CommunicatorThatDoesNotReachTheBackend) {
 }
 
 TEST_F(Checks, RowsAfterTheMerge) {
-  const auto rows_refusal = [&](const LossSum& sum) { return refusal([&] { check_rows(sum, options); }); };
+  const auto rows_refusal = [&](const LossSum& sum) {
+    return refusal([&] { check_rows(sum, problem.batch(), options, backend, {}); });
+  };
   EXPECT_EQ(rows_refusal({}), "accepted");
   LossSum sum;
   sum.first_not_finite = 4;
@@ -186,8 +188,10 @@ TEST_F(Checks, RowsAfterTheMerge) {
   EXPECT_EQ(rows_refusal(sum), "shards: the target of row 9 is held by two shards");
   sum.first_target_missing = 2;
   EXPECT_EQ(rows_refusal(sum), "shards: the target of row 2 is held by no shard");
-  sum.first_bad_label = 7;
-  EXPECT_EQ(rows_refusal(sum), "labels: row 7 has a label that is neither a class nor ignore_index -100");
+  sum.first_bad_label = 1;
+  EXPECT_EQ(rows_refusal(sum), "labels: row 1 has label 7 here and a bad one on another rank");
+  problem.labels()[1] = 8;
+  EXPECT_EQ(rows_refusal(sum), "labels: row 1 has label 8, expected 0..7 or ignore_index -100");
 }
 
 TEST_F(Checks, GradientCount) {
