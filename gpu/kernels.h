@@ -10,6 +10,8 @@
 #include "gpu/fused.h"
 #include "gpu/gradient.h"
 #include "gpu/merge.h"
+#include "gpu/production/log_softmax.h"
+#include "gpu/production/softplus_recompute.h"
 #include "gpu/reduce.h"
 #include "gpu/row_partials.h"
 #include "gpu/two_step_merge.h"
@@ -45,7 +47,34 @@
   X(fused_fp16, (fused<Float16>), FusedArguments<Float16>)                                   \
   X(row_keys, (row_keys), RowKeysArguments)                                                  \
   X(align_digits, (align_digits), AlignDigitsArguments)                                      \
-  X(join_rows, (join_rows), JoinRowsArguments)
+  X(join_rows, (join_rows), JoinRowsArguments)                                               \
+  TPCE_GPU_PRODUCTION_KERNELS(X)
+
+// Of gpu/production/, at the list's end.
+#define TPCE_GPU_PRODUCTION_KERNELS(X)                                                                              \
+  X(row_maximum_fp32, (row_maximum<float>), RowMaximumArguments<float>)                                             \
+  X(row_maximum_bf16, (row_maximum<BFloat16>), RowMaximumArguments<BFloat16>)                                       \
+  X(row_maximum_fp16, (row_maximum<Float16>), RowMaximumArguments<Float16>)                                         \
+  X(all_reduce, (all_reduce), AllReduceArguments)                                                                   \
+  X(log_softmax_sum_fp32, (log_softmax_sum<float>), LogSoftmaxSumArguments<float>)                                  \
+  X(log_softmax_sum_bf16, (log_softmax_sum<BFloat16>), LogSoftmaxSumArguments<BFloat16>)                            \
+  X(log_softmax_sum_fp16, (log_softmax_sum<Float16>), LogSoftmaxSumArguments<Float16>)                              \
+  X(log_probabilities_fp32, (log_probabilities<float>), LogProbabilitiesArguments<float>)                           \
+  X(log_probabilities_bf16, (log_probabilities<BFloat16>), LogProbabilitiesArguments<BFloat16>)                     \
+  X(log_probabilities_fp16, (log_probabilities<Float16>), LogProbabilitiesArguments<Float16>)                       \
+  X(log_softmax_loss, (log_softmax_loss), LogSoftmaxLossArguments)                                                  \
+  X(log_softmax_gradient_fp32, (log_softmax_gradient<float>), LogSoftmaxGradientArguments<float>)                   \
+  X(log_softmax_gradient_bf16, (log_softmax_gradient<BFloat16>), LogSoftmaxGradientArguments<BFloat16>)             \
+  X(log_softmax_gradient_fp16, (log_softmax_gradient<Float16>), LogSoftmaxGradientArguments<Float16>)               \
+  X(softplus_sums_fp32, (softplus_sums<float>), SoftplusSumsArguments<float>)                                       \
+  X(softplus_sums_bf16, (softplus_sums<BFloat16>), SoftplusSumsArguments<BFloat16>)                                 \
+  X(softplus_sums_fp16, (softplus_sums<Float16>), SoftplusSumsArguments<Float16>)                                   \
+  X(softplus_loss, (softplus_loss), SoftplusLossArguments)                                                          \
+  X(softplus_gradient_fp32, (softplus_gradient<float, float>), SoftplusGradientArguments<float, float>)             \
+  X(softplus_gradient_bf16, (softplus_gradient<BFloat16, BFloat16>), SoftplusGradientArguments<BFloat16, BFloat16>) \
+  X(softplus_gradient_fp16, (softplus_gradient<Float16, Float16>), SoftplusGradientArguments<Float16, Float16>)     \
+  X(softplus_gradient_bf16_fp32, (softplus_gradient<BFloat16, float>), SoftplusGradientArguments<BFloat16, float>)  \
+  X(softplus_gradient_fp16_fp32, (softplus_gradient<Float16, float>), SoftplusGradientArguments<Float16, float>)
 
 namespace tpce::gpu {
 
