@@ -151,6 +151,121 @@ struct Spread {
   }
 };
 
+// Of the runs of one loss on one share of the pairs.
+struct Ends {
+  Spread test, best, train, without_target, first_collapse;
+};
+
+// By share, then by name of the loss.
+using EndsByShare = std::map<double, std::map<std::string, Ends>>;
+
+EndsByShare ends_of(std::span<const Json> results) {
+  EndsByShare all;
+  for (const Json& result : results) {
+    Ends& ends = all[result.at("share").get<double>()][label_of(result)];
+    const Json& last = result.at("curve").back();
+    ends.test.add(last.at("test"));
+    ends.train.add(last.at("train"));
+    ends.without_target.add(last.at("without_target"));
+    ends.best.add(result.at("best_test"));
+    if (result.at("first_collapse") != 0) ends.first_collapse.add(result.at("first_collapse"));
+  }
+  return all;
+}
+
+Table data_of(std::span<const Json> results) {
+  Table data{{"loss", "train_share", "seed", "epoch", "mean_loss", "train_accuracy", "test_accuracy", "collapsed_share",
+              "without_target_share", "grad_norm", "mean_gradient_sum"},
+             {}};
+  for (const Json& result : results) {
+    for (const Json& at : result.at("curve")) {
+      std::vector<std::string> row{label_of(result), fmt::format("{}", result.at("share").get<double>()),
+                                   result.at("seed").dump()};
+      for (const char* field :
+           {"epoch", "loss", "train", "test", "collapsed", "without_target", "grad_norm", "gradient_sum"}) {
+        row.push_back(csv_number(at.at(field)));
+      }
+      data.add(row);
+    }
+  }
+  return data;
+}
+
+Table table_of(const EndsByShare& all) {
+  Table table{{"trained on", "loss", "test accuracy at the end, %", "best, %", "train accuracy, %",
+               "rows without target gradient at the end, %", "first such row in epoch, of any seed"},
+              {}};
+  for (const auto& [share, by_loss] : all) {
+    for (const Head& head : heads()) {
+      const auto found = by_loss.find(head.name());
+      if (found == by_loss.end()) continue;
+      const Ends& ends = found->second;
+      table.add({fmt::format("{:.0f} %", 100 * share), head.name(), ends.test.text(), ends.best.text(),
+                 ends.train.text(), ends.without_target.text(),
+                 ends.first_collapse.count > 0 ? fmt::format("{:.0f}", ends.first_collapse.low) : "none"});
+    }
+  }
+  return table;
+}
+
+// What of a run is drawn, over its epochs.
+struct Curve {
+  const char* name;
+  const char* field;
+  Axis y;
+  const char* what;
+};
+
+Figure figure_of(const Curve& curve, std::span<const Json> results, double share, std::int64_t seed) {
+  LinePlot lines{curve.what, {"epoch", false}, curve.y, {}};
+  for (const Json& result : results) {
+    if (result.at("share").get<double>() != share || result.at("seed").get<std::int64_t>() != seed) continue;
+    Series series{label_of(result), {}, {}};
+    for (const Json& at : result.at("curve")) {
+      series.x.push_back(at.at("epoch"));
+      series.y.push_back(number_of(at.at(curve.field)));
+    }
+    lines.series.push_back(std::move(series));
+  }
+  return {curve.name, svg_of(lines), fmt::format("{}, {:.0f} % of the pairs, seed {}.", curve.what, 100 * share, seed)};
+}
+
+// The claim is that canonical fp32 trains like fp64.
+std::string conclusion_of(const Setting& setting, double share, const std::map<std::string, Ends>& ends) {
+  for (const char* name : {"log_softmax-fp64", "log_softmax", "canonical"}) {
+    if (ends.count(name) == 0) {
+      return "This run left out a loss that the question is about: log_softmax in fp64 and fp32, and canonical.";
+    }
+  }
+  const Spread& wide = ends.at("log_softmax-fp64").test;
+  const Spread& usual = ends.at("log_softmax").test;
+  const Spread& ours = ends.at("canonical").test;
+  const double alike = std::max({0.05, wide.high - wide.low, ours.high - ours.low});
+  const bool hurts = wide.mean() - usual.mean() > alike;
+  const double gain = ours.mean() - wide.mean();
+  const std::string apart =
+      fmt::format("{:.1f} points apart, where {:.1f} count as alike{}", 100 * std::abs(gain), 100 * alike,
+                  setting.seeds == 1 ? ", since one seed does not say how far seeds lie apart"
+                                     : ", as far as seeds lie apart or 5");
+  std::string claim;
+  if (std::abs(gain) <= alike) {
+    claim = fmt::format("Canonical fp32 trains like fp64: they end {}.", apart);
+  } else if (gain > 0) {
+    claim = fmt::format(
+        "Canonical fp32 ends better than fp64, in which {} % of the rows have no target gradient either by then: they "
+        "end {}.",
+        percent(ends.at("log_softmax-fp64").without_target.mean()), apart);
+  } else {
+    claim = fmt::format("The claim that canonical fp32 trains like fp64 does not hold: they end {}.", apart);
+  }
+  return fmt::format(
+      "{} After {} epochs on {:.0f} % of the pairs the network with the usual loss in fp32 knows {} % of the other "
+      "pairs, with the same loss in fp64 {} %, and with the canonical loss in fp32 {} % (mean of {} seed{}). {}",
+      hurts ? "Collapse hurts here." : "Collapse does not clearly hurt here.", setting.epochs, 100 * share,
+      percent(usual.mean()), percent(wide.mean()), percent(ours.mean()), setting.seeds, setting.seeds == 1 ? "" : "s",
+      claim);
+}
+
 }  // namespace
 
 std::vector<Parameter> GrokkingStudy::parameters() const {
@@ -179,101 +294,12 @@ std::vector<Cell> GrokkingStudy::cells(const StudyOptions& options) const {
 
 Page GrokkingStudy::page(const StudyOptions& options, std::span<const Json> results) const {
   const Setting setting = setting_of(*this, options);
-  Page page{.title = "Grokking: whether collapse ever hurt training", .conclusion = {}, .sections = {}, .data = {}};
-  page.data.columns = {"loss",          "train_share",      "seed",
-                       "epoch",         "mean_loss",        "train_accuracy",
-                       "test_accuracy", "collapsed_share",  "without_target_share",
-                       "grad_norm",     "mean_gradient_sum"};
-  // By share, then by loss.
-  std::map<double, std::map<std::string, Spread>> last, best, train, without, first;
-  for (const Json& result : results) {
-    const double share = result.at("share");
-    const std::string label = label_of(result);
-    for (const Json& at : result.at("curve")) {
-      std::vector<std::string> row{label, fmt::format("{}", share), result.at("seed").dump()};
-      for (const char* field :
-           {"epoch", "loss", "train", "test", "collapsed", "without_target", "grad_norm", "gradient_sum"}) {
-        row.push_back(csv_number(at.at(field)));
-      }
-      page.data.add(row);
-    }
-    const Json& end = result.at("curve").back();
-    last[share][label].add(end.at("test"));
-    train[share][label].add(end.at("train"));
-    without[share][label].add(end.at("without_target"));
-    best[share][label].add(result.at("best_test"));
-    if (result.at("first_collapse") != 0) first[share][label].add(result.at("first_collapse"));
-  }
-
-  Table table{{"trained on", "loss", "test accuracy at the end, %", "best, %", "train accuracy, %",
-               "rows without target gradient at the end, %", "first such row in epoch, of any seed"},
-              {}};
-  for (const auto& [share, by_loss] : last) {
-    for (const Head& head : heads()) {
-      const auto found = by_loss.find(head.name());
-      if (found == by_loss.end()) continue;
-      const std::string& name = found->first;
-      const Spread& collapse = first[share][name];
-      table.add({fmt::format("{:.0f} %", 100 * share), name, found->second.text(), best[share][name].text(),
-                 train[share][name].text(), without[share][name].text(),
-                 collapse.count > 0 ? fmt::format("{:.0f}", collapse.low) : "none"});
-    }
-  }
-
-  const double share = last.rbegin()->first;
-  const auto plot = [&](const std::string& name, const char* field, const Axis& y, const std::string& what) {
-    LinePlot lines;
-    lines.title = what;
-    lines.x.label = "epoch";
-    lines.y = y;
-    for (const Json& result : results) {
-      if (result.at("share").get<double>() != share ||
-          result.at("seed").get<std::int64_t>() != static_cast<std::int64_t>(options.seed))
-        continue;
-      Series series{label_of(result), {}, {}};
-      for (const Json& at : result.at("curve")) {
-        series.x.push_back(at.at("epoch"));
-        series.y.push_back(number_of(at.at(field)));
-      }
-      lines.series.push_back(std::move(series));
-    }
-    return Figure{name, svg_of(lines),
-                  fmt::format("{}, {:.0f} % of the pairs, seed {}.", what, 100 * share, options.seed)};
-  };
-
-  // What the claim comes to, in numbers.
-  const auto& ends = last[share];
-  const auto mean_of = [&](const char* name) {
-    const auto found = ends.find(name);
-    return found == ends.end() ? std::nan("") : found->second.mean();
-  };
-  const double wide = mean_of("log_softmax-fp64"), usual = mean_of("log_softmax"), ours = mean_of("canonical");
-  if (std::isnan(wide) || std::isnan(usual) || std::isnan(ours)) {
-    page.conclusion =
-        "This run left out a loss that the question is about: log_softmax in fp64 and fp32, and canonical.";
-  } else {
-    const double seeds_apart = std::max({ends.at("log_softmax-fp64").high - ends.at("log_softmax-fp64").low,
-                                         ends.at("canonical").high - ends.at("canonical").low});
-    const double alike = std::max(0.05, seeds_apart);
-    const bool hurts = wide - usual > alike;
-    const std::string apart =
-        fmt::format("{:.1f} points apart, where {:.1f} count as alike{}", 100 * std::abs(ours - wide), 100 * alike,
-                    setting.seeds == 1 ? ", since one seed does not say how far seeds lie apart"
-                                       : ", as far as seeds lie apart or 5");
-    const std::string claim =
-        std::abs(ours - wide) <= alike ? fmt::format("Canonical fp32 trains like fp64: they end {}.", apart)
-        : ours > wide
-            ? fmt::format(
-                  "Canonical fp32 ends better than fp64, in which {} % of the rows have no target gradient either "
-                  "by then: they end {}.",
-                  percent(without[share]["log_softmax-fp64"].mean()), apart)
-            : fmt::format("The claim that canonical fp32 trains like fp64 does not hold: they end {}.", apart);
-    page.conclusion = fmt::format(
-        "{} After {} epochs on {:.0f} % of the pairs the network with the usual loss in fp32 knows {} % of the other "
-        "pairs, with the same loss in fp64 {} %, and with the canonical loss in fp32 {} % (mean of {} seed{}). {}",
-        hurts ? "Collapse hurts here." : "Collapse does not clearly hurt here.", setting.epochs, 100 * share,
-        percent(usual), percent(wide), percent(ours), setting.seeds, setting.seeds == 1 ? "" : "s", claim);
-  }
+  const EndsByShare ends = ends_of(results);
+  const double share = ends.rbegin()->first;
+  Page page{.title = "Grokking: whether collapse ever hurt training",
+            .conclusion = conclusion_of(setting, share, ends.at(share)),
+            .sections = {},
+            .data = data_of(results)};
   page.sections.push_back(
       {.heading = "Where training ends",
        .text = fmt::format(
@@ -283,14 +309,16 @@ Page GrokkingStudy::page(const StudyOptions& options, std::span<const Json> resu
            "between logits and their gradients changes.",
            setting.prime, 2, setting.width, setting.learning_rate, setting.epochs, setting.seeds,
            setting.seeds == 1 ? "" : "s"),
-       .tables = {std::move(table)}});
-  page.sections.push_back(
-      {.heading = "On the way",
-       .figures = {
-           plot("test", "test", {"share of the held-out pairs", false}, "Test accuracy"),
-           plot("collapsed", "without_target", {"share of rows", false}, "Rows whose target gradient is exactly 0"),
-           plot("norm", "grad_norm", {"norm of the gradient", true}, "Gradient norm"),
-           plot("sum", "gradient_sum", {"mean of |sum|", true}, "Sum of a row's gradients, 0 in exact arithmetic")}});
+       .tables = {table_of(ends)}});
+  Section curves{.heading = "On the way"};
+  for (const Curve& curve :
+       {Curve{"test", "test", {"share of the held-out pairs", false}, "Test accuracy"},
+        Curve{"collapsed", "without_target", {"share of rows", false}, "Rows whose target gradient is exactly 0"},
+        Curve{"norm", "grad_norm", {"norm of the gradient", true}, "Gradient norm"},
+        Curve{"sum", "gradient_sum", {"mean of |sum|", true}, "Sum of a row's gradients, 0 in exact arithmetic"}}) {
+    curves.figures.push_back(figure_of(curve, results, share, static_cast<std::int64_t>(options.seed)));
+  }
+  page.sections.push_back(std::move(curves));
   return page;
 }
 

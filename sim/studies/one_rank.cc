@@ -101,6 +101,95 @@ Json golden_shift(const LabelledRows& rows, std::string_view name) {
 
 std::string percent(double share) { return fmt::format("{:.3g} %", 100 * share); }
 
+std::string text_of(const Json& integer) { return std::to_string(integer.get<std::int64_t>()); }
+
+std::string gib(std::int64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) / 1073741824.0); }
+
+std::string range_of(const Json& bin) {
+  return fmt::format("{:g} to {:g}", bin.at("low").get<double>(), bin.at("high").get<double>());
+}
+
+Table data_of(std::span<const Json> results) {
+  Table data{
+      {"kind", "where", "vocab", "rows", "path", "loss_error", "target_gradient_error", "collapsed_rows", "golden_ulp"},
+      {}};
+  for (const Json& result : results) {
+    const std::string vocab = text_of(result.at("vocab")), rows = text_of(result.at("rows"));
+    for (const std::string_view path : kPaths) {
+      const Json& one = result.at(std::string(path));
+      if (result.at("kind") == "margin") {
+        data.add({"margin", range_of(result), vocab, rows, std::string(path),
+                  fmt::format("{:.6g}", one.at("loss").get<double>()),
+                  fmt::format("{:.6g}", one.at("target_grad").get<double>()), text_of(one.at("collapsed")), ""});
+      } else {
+        data.add({"golden", result.at("name"), vocab, rows, std::string(path), "", "", "", text_of(one.at("ulp"))});
+      }
+    }
+  }
+  return data;
+}
+
+// What the paths lose, by margin.
+struct Errors {
+  Table table{{"margins", "V", "loss: cross_entropy", "canonical", "target gradient: cross_entropy",
+               "all_gather_cross_entropy", "log_softmax, tp 2", "canonical", "collapsed: cross_entropy", "of rows"},
+              {}};
+  double worst_canonical = 0.0;
+  double at_ten = 0.0;                    // of cross_entropy's target gradient, in the bin that begins there
+  std::int64_t collapsed = 0, above = 0;  // of cross_entropy's rows past the border
+
+  void add(const Json& bin) {
+    const Json& usual = bin.at("cross_entropy");
+    const Json& canonical = bin.at("canonical");
+    const auto grad = [&](const char* path) { return percent(bin.at(path).at("target_grad").get<double>()); };
+    table.add({range_of(bin), text_of(bin.at("vocab")), percent(usual.at("loss").get<double>()),
+               percent(canonical.at("loss").get<double>()), grad("cross_entropy"), grad("all_gather_cross_entropy"),
+               grad("log_softmax"), grad("canonical"), text_of(usual.at("collapsed")), text_of(bin.at("rows"))});
+    worst_canonical =
+        std::max({worst_canonical, canonical.at("loss").get<double>(), canonical.at("target_grad").get<double>()});
+    const double low = bin.at("low");
+    if (low == 10) at_ten = std::max(at_ten, usual.at("target_grad").get<double>());
+    if (low >= 17) {
+      collapsed += usual.at("collapsed").get<std::int64_t>();
+      above += bin.at("rows").get<std::int64_t>();
+    }
+  }
+};
+
+// How far golden losses would move.
+struct Goldens {
+  Table table{{"rows", "mean margin", "canonical prints", "cross_entropy prints", "apart, ulp", "all_gather, ulp",
+               "log_softmax tp 2, ulp"},
+              {}};
+  std::int64_t count = 0, printed_apart = 0, most_ulp = 0;
+
+  void add(const Json& golden) {
+    const Json& usual = golden.at("cross_entropy");
+    const Json& canonical = golden.at("canonical");
+    table.add({golden.at("name"), fmt::format("{:.2f}", golden.at("mean_margin").get<double>()),
+               canonical.at("printed"), usual.at("printed"), text_of(usual.at("ulp")),
+               text_of(golden.at("all_gather_cross_entropy").at("ulp")), text_of(golden.at("log_softmax").at("ulp"))});
+    ++count;
+    printed_apart += canonical.at("printed") != usual.at("printed");
+    most_ulp = std::max(most_ulp, usual.at("ulp").get<std::int64_t>());
+  }
+};
+
+MemoryLedger ledger_of(std::string_view path, std::int64_t tp) {
+  return method_from_name(path).ledger({16384, 128256, tp, DType::kBFloat16, Execution::kEager});
+}
+
+Table cost() {
+  Table table{{"path", "tp", "peak, GiB", "kept for backward, GiB"}, {}};
+  for (const auto& [path, tp] :
+       {std::pair("cross_entropy", 1), std::pair("canonical", 1), std::pair("all_gather_cross_entropy", 2),
+        std::pair("log_softmax", 2), std::pair("canonical", 2)}) {
+    const MemoryLedger ledger = ledger_of(path, tp);
+    table.add({path, std::to_string(tp), gib(ledger.peak_bytes()), gib(ledger.saved_bytes())});
+  }
+  return table;
+}
+
 }  // namespace
 
 std::vector<Parameter> OneRankStudy::parameters() const {
@@ -137,94 +226,42 @@ std::vector<Cell> OneRankStudy::cells(const StudyOptions& options) const {
 }
 
 Page OneRankStudy::page(const StudyOptions&, std::span<const Json> results) const {
-  Page page{
-      .title = "One rank: whether the paths without ranks need the fix", .conclusion = {}, .sections = {}, .data = {}};
-  page.data.columns = {"kind",           "where",     "vocab", "rows", "path", "loss_error", "target_gradient_error",
-                       "collapsed_rows", "golden_ulp"};
-  Table errors{{"margins", "V", "loss: cross_entropy", "canonical", "target gradient: cross_entropy",
-                "all_gather_cross_entropy", "log_softmax, tp 2", "canonical", "collapsed: cross_entropy", "of rows"},
-               {}};
-  Table goldens{{"rows", "mean margin", "canonical prints", "cross_entropy prints", "apart, ulp", "all_gather, ulp",
-                 "log_softmax tp 2, ulp"},
-                {}};
-  double worst_canonical = 0.0, at_ten = 0.0;
-  std::int64_t most_ulp = 0, collapsed = 0, above = 0, printed_apart = 0, golden_count = 0;
+  Errors errors;
+  Goldens goldens;
   for (const Json& result : results) {
-    const std::string vocab = std::to_string(result.at("vocab").get<std::int64_t>());
-    const std::string rows = std::to_string(result.at("rows").get<std::int64_t>());
     if (result.at("kind") == "margin") {
-      const double low = result.at("low"), high = result.at("high");
-      const std::string where = fmt::format("{:g} to {:g}", low, high);
-      for (const std::string_view path : kPaths) {
-        const Json& one = result.at(std::string(path));
-        page.data.add({"margin", where, vocab, rows, std::string(path),
-                       fmt::format("{:.6g}", one.at("loss").get<double>()),
-                       fmt::format("{:.6g}", one.at("target_grad").get<double>()),
-                       std::to_string(one.at("collapsed").get<std::int64_t>()), ""});
-      }
-      const auto grad = [&](const char* path) { return percent(result.at(path).at("target_grad").get<double>()); };
-      errors.add({where, vocab, percent(result.at("cross_entropy").at("loss").get<double>()),
-                  percent(result.at("canonical").at("loss").get<double>()), grad("cross_entropy"),
-                  grad("all_gather_cross_entropy"), grad("log_softmax"), grad("canonical"),
-                  std::to_string(result.at("cross_entropy").at("collapsed").get<std::int64_t>()), rows});
-      worst_canonical = std::max({worst_canonical, result.at("canonical").at("loss").get<double>(),
-                                  result.at("canonical").at("target_grad").get<double>()});
-      if (low == 10) at_ten = std::max(at_ten, result.at("cross_entropy").at("target_grad").get<double>());
-      if (low >= 17) {
-        collapsed += result.at("cross_entropy").at("collapsed").get<std::int64_t>();
-        above += result.at("rows").get<std::int64_t>();
-      }
+      errors.add(result);
     } else {
-      const auto ulp = [&](const char* path) { return result.at(path).at("ulp").get<std::int64_t>(); };
-      for (const std::string_view path : kPaths) {
-        page.data.add({"golden", result.at("name"), vocab, rows, std::string(path), "", "", "",
-                       std::to_string(ulp(std::string(path).c_str()))});
-      }
-      goldens.add({result.at("name"), fmt::format("{:.2f}", result.at("mean_margin").get<double>()),
-                   result.at("canonical").at("printed"), result.at("cross_entropy").at("printed"),
-                   std::to_string(ulp("cross_entropy")), std::to_string(ulp("all_gather_cross_entropy")),
-                   std::to_string(ulp("log_softmax"))});
-      ++golden_count;
-      printed_apart += result.at("canonical").at("printed") != result.at("cross_entropy").at("printed");
-      most_ulp = std::max(most_ulp, ulp("cross_entropy"));
+      goldens.add(result);
     }
   }
-
-  Problem problem{16384, 128256, 1, DType::kBFloat16, Execution::kEager};
-  std::int64_t usual_peak = 0, canonical_peak = 0;  // of one rank
-  const auto gib = [](std::int64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) / 1073741824.0); };
-  Table cost{{"path", "tp", "peak, GiB", "kept for backward, GiB"}, {}};
-  for (const auto& [path, tp] :
-       {std::pair("cross_entropy", 1), std::pair("canonical", 1), std::pair("all_gather_cross_entropy", 2),
-        std::pair("log_softmax", 2), std::pair("canonical", 2)}) {
-    problem.tp = tp;
-    const MemoryLedger ledger = method_from_name(path).ledger(problem);
-    if (tp == 1) (path == std::string_view("canonical") ? canonical_peak : usual_peak) = ledger.peak_bytes();
-    cost.add({path, std::to_string(tp), gib(ledger.peak_bytes()), gib(ledger.saved_bytes())});
-  }
-
-  const bool lost = collapsed > 0, repaired = worst_canonical < 1e-6;
-  page.conclusion = fmt::format(
-      "{}. F.cross_entropy on one rank and after a gather collapses as the sharded loss does: {} of {} rows with a "
-      "margin above 17 have a target gradient of exactly 0, and already between the margins 10 and 13 it is off by up "
-      "to "
-      "{}, where the canonical loss errs by at most {:.1e} of the value at any margin. Of {} golden losses {} would "
-      "change in the five decimals that training prints; in fp32 they move by up to {} ulp. On one rank the canonical "
-      "loss needs {} GiB where F.cross_entropy needs {}, and it gives tp = 1 the bits of every other tp, so that one "
-      "golden serves all.",
-      lost && repaired ? "Yes, both should" : "Not by these results", collapsed, above, percent(at_ten),
-      worst_canonical, golden_count, printed_apart, most_ulp, gib(canonical_peak), gib(usual_peak));
+  const bool lost = errors.collapsed > 0, repaired = errors.worst_canonical < 1e-6;
+  Page page{
+      .title = "One rank: whether the paths without ranks need the fix",
+      .conclusion = fmt::format(
+          "{}. F.cross_entropy on one rank and after a gather collapses as the sharded loss does: {} of {} rows with a "
+          "margin above 17 have a target gradient of exactly 0, and already between the margins 10 and 13 it is off by "
+          "up to {}, where the canonical loss errs by at most {:.1e} of the value at any margin. Of {} golden losses "
+          "{} "
+          "would change in the five decimals that training prints; in fp32 they move by up to {} ulp. On one rank the "
+          "canonical loss needs {} GiB where F.cross_entropy needs {}, and it gives tp = 1 the bits of every other tp, "
+          "so that one golden serves all.",
+          lost && repaired ? "Yes, both should" : "Not by these results", errors.collapsed, errors.above,
+          percent(errors.at_ten), errors.worst_canonical, goldens.count, goldens.printed_apart, goldens.most_ulp,
+          gib(ledger_of("canonical", 1).peak_bytes()), gib(ledger_of("cross_entropy", 1).peak_bytes())),
+      .sections = {},
+      .data = data_of(results)};
   page.sections.push_back({.heading = "What each path loses, by margin",
                            .text =
                                "The largest relative error over the rows, against certified values. log_softmax on two "
                                "ranks is what tensor-parallel training runs.",
-                           .tables = {std::move(errors)}});
+                           .tables = {std::move(errors.table)}});
   page.sections.push_back(
       {.heading = "How far a golden loss would move",
        .text =
            "The mean over a batch in fp32, rows added as torch.mean adds them on a CPU; apart in fp32 numbers from the "
            "canonical mean, whose rows are added exactly.",
-       .tables = {std::move(goldens)}});
+       .tables = {std::move(goldens.table)}});
   page.sections.push_back(
       {.heading = "What it costs",
        .text =
@@ -232,7 +269,7 @@ Page OneRankStudy::page(const StudyOptions&, std::span<const Json> results) cons
            "which "
            "it needs again in backward, and 24 bytes a row. Time: the canonical loss reads the logits once for forward "
            "and once for backward; docs/speed.md has it measured beside F.cross_entropy, eager and compiled.",
-       .tables = {std::move(cost)}});
+       .tables = {cost()}});
   return page;
 }
 
