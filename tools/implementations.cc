@@ -5,11 +5,25 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "gpu/cuda_device.h"
+#include "gpu/host_device.h"
 #include "io/error.h"
 #include "sim/methods/method.h"
 #include "tools/methods.h"
+#include "tools/production.h"
 
 namespace tpce::tools {
+
+namespace {
+
+std::function<std::string()> missing_backend(std::string_view name) {
+  for (const BackendInfo& backend : backends()) {
+    if (backend.name == name) return [state = backend.state] { return state().missing; };
+  }
+  throw std::logic_error(fmt::format("no backend {}", name));
+}
+
+}  // namespace
 
 std::vector<ImplementationInfo> implementations() {
   const auto never = [] { return std::string(); };
@@ -20,6 +34,13 @@ std::vector<ImplementationInfo> implementations() {
         {backend.name, [state = backend.state] { return state().missing; },
          [name = backend.name](int threads) { return sim::make_implementation(name, make_backend(name, threads)); }});
   }
+  const auto add_production = [&](std::string_view backend, std::function<std::string()> missing, auto open) {
+    for (const gpu::ProductionForm form : gpu::kProductionForms) {
+      all.push_back({name_of(backend, form), missing, [=](int) { return make_production(open(), form); }});
+    }
+  };
+  add_production("gpu_emulated", never, [] { return std::make_unique<gpu::HostDevice>(); });
+  add_production("gpu", missing_backend("gpu"), [] { return gpu::open_cuda_device(); });
   for (const MethodInfo& method : methods()) {
     const auto runs_on = [&](std::string_view backend) {
       return std::find(method.backends.begin(), method.backends.end(), backend) != method.backends.end();

@@ -17,7 +17,8 @@ struct ImplementationInfo {
   std::function<std::unique_ptr<sim::Implementation>(int threads)> make;
 };
 
-// The backends that run the canonical method, then the methods of the reference and of the simulator.
+// The backends that run the canonical method, the losses in use as GPU kernels, "gpu/log_softmax", and the methods of
+// the reference and of the simulator.
 std::vector<ImplementationInfo> implementations();
 
 // "scalar, simd, certified, ...": those that can be used here.

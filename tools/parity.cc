@@ -35,6 +35,8 @@ constexpr const char* kExamples = R"(Examples:
       the gpu backend where there is a device, else simd, against scalar (and simd) and the certified values
   tpce parity *.safetensors --a log_softmax --b certified --tp 1,2,8
       how far a usual loss is from the truth, for each tp
+  tpce parity capture.safetensors --a gpu/log_softmax --b scalar
+      the same loss as a production kernel on a GPU; gpu_emulated/log_softmax where there is none
   tpce parity capture.safetensors --a simd --b scalar,certified --grad-dtype bf16 --json
   tpce parity capture.safetensors --b scalar,certified,log_softmax --report parity
       also writes parity/report.html, with histograms of the distances
@@ -228,8 +230,9 @@ std::vector<Command> add_parity(CLI::App& program) {
   app->add_option("FILE", command->files, "logits and labels, as in tpce loss; the figures are those of all files")
       ->required()
       ->default_str("");  // of an empty list it would be []
-  app->add_option("--a", command->a,
-                  "what is compared: a backend or a method; unless given, gpu where there is one, else simd")
+  app->add_option(
+         "--a", command->a,
+         "what is compared: a backend, a method, or backend/method; unless given, gpu where there is one, else simd")
       ->type_name("NAME");
   app->add_option("--b", command->b,
                   "with what, one or more; unless given, those of simd, scalar and certified that a is not")

@@ -8,26 +8,6 @@
 namespace tpce::sim {
 namespace {
 
-RowsResult with_room(const ParityRows& rows) {
-  const std::int64_t count = rows.batch.rows(), columns = rows.batch.plan.columns();
-  RowsResult result{.loss = std::vector<float>(static_cast<std::size_t>(count))};
-  if (rows.gradient_dtype) {
-    result.memory.resize(static_cast<std::size_t>(count * columns) * size_of(*rows.gradient_dtype));
-    result.gradient = {result.memory.data(), *rows.gradient_dtype, count, columns, columns, {}};
-  }
-  return result;
-}
-
-// The gradient's part of each shard; none where no gradient is wanted.
-std::vector<Matrix> shards_of(const Matrix& gradient, const Batch& batch) {
-  std::vector<Matrix> parts;
-  if (gradient.data == nullptr) return parts;
-  for (const Shard& shard : batch.shards) {
-    parts.push_back(gradient.column_range(batch.plan.first_class(shard.index), batch.plan.width(shard.index)));
-  }
-  return parts;
-}
-
 // Losses of the file's rows add up to those of its parts; a row that has no loss is a value like any other.
 Options options_of_part(const ParityRows& rows) {
   Options options = rows.options;
@@ -122,6 +102,25 @@ class ReferenceImplementation final : public Implementation {
 };
 
 }  // namespace
+
+RowsResult with_room(const ParityRows& rows) {
+  const std::int64_t count = rows.batch.rows(), columns = rows.batch.plan.columns();
+  RowsResult result{.loss = std::vector<float>(static_cast<std::size_t>(count))};
+  if (rows.gradient_dtype) {
+    result.memory.resize(static_cast<std::size_t>(count * columns) * size_of(*rows.gradient_dtype));
+    result.gradient = {result.memory.data(), *rows.gradient_dtype, count, columns, columns, {}};
+  }
+  return result;
+}
+
+std::vector<Matrix> shards_of(const Matrix& gradient, const Batch& batch) {
+  std::vector<Matrix> parts;
+  if (gradient.data == nullptr) return parts;
+  for (const Shard& shard : batch.shards) {
+    parts.push_back(gradient.column_range(batch.plan.first_class(shard.index), batch.plan.width(shard.index)));
+  }
+  return parts;
+}
 
 std::unique_ptr<Implementation> make_implementation(std::string name, std::unique_ptr<Backend> backend) {
   return std::make_unique<CanonicalImplementation>(std::move(name), std::move(backend));

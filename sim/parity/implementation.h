@@ -1,5 +1,5 @@
-// Who computes loss, lse and gradient of some rows: a backend of the canonical algorithm, a method of the simulator, or
-// a precision of the reference, behind one interface, so that any two can be compared.
+// Who computes loss, lse and gradient of some rows: a backend of the canonical algorithm, a method of the simulator, a
+// precision of the reference, or a program's own, behind one interface, so that any two can be compared.
 #pragma once
 
 #include <cstdint>
@@ -46,6 +46,11 @@ class Implementation {
   // Throws std::invalid_argument, without the number of a row in it, where the batch is not for this implementation.
   virtual RowsResult evaluate(const ParityRows& rows) = 0;
 };
+
+// For implementations elsewhere: a result with room for losses and, where it is wanted, the gradient; and the
+// gradient's part of each shard, none where no gradient is wanted.
+RowsResult with_room(const ParityRows& rows);
+std::vector<Matrix> shards_of(const Matrix& gradient, const Batch& batch);
 
 std::unique_ptr<Implementation> make_implementation(std::string name, std::unique_ptr<Backend> backend);
 std::unique_ptr<Implementation> make_implementation(const Method& method);

@@ -101,6 +101,35 @@ TEST(ParityCommand, AMethodIsShownWithItsWorstRow) {
       << text.out;
 }
 
+TEST(ParityCommand, ProductionKernelsCollapseAsTheMethodsOfTheirNames) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.safetensors", collapsing_capture());
+  for (const std::string method : {"log_softmax", "softplus_recompute"}) {
+    const std::string name = "gpu_emulated/" + method;
+    const bool is_legacy = method == "log_softmax";
+    const Json json = parity(directory, {directory / "z.safetensors", "--a", name, "--b", "certified," + method, "--tp",
+                                         "1,3", "--grad-dtype", "bf16"});
+    EXPECT_EQ(json.at("failed"), false);
+    ASSERT_EQ(json.at("comparisons").size(), 4u);
+    for (const Json& one : json.at("comparisons")) {
+      SCOPED_TRACE(one.dump());
+      const bool to_truth = one.at("b") == "certified";
+      // Of one row more the other classes of each of three ranks are too little to be seen beside the target.
+      const int collapsed = !is_legacy ? 0 : one.at("tp") == 1 ? 3 : 4;
+      EXPECT_EQ(one.at("a"), name);
+      EXPECT_EQ(one.at("required"), false);
+      EXPECT_EQ(one.at("collapsed_rows_a"), collapsed);
+      EXPECT_EQ(one.at("collapsed_rows_b"), to_truth ? 0 : collapsed);
+      EXPECT_TRUE(one.at("differing_bits").at("lse").is_null());
+      const Json& gradient = one.at("quantities").at("gradient");
+      EXPECT_EQ(gradient.at("dtype"), "bf16");
+      // bf16 hides all but a rounding, unless the gradient of a target is 0.
+      EXPECT_EQ(gradient.at("max_ulp").get<double>() > 1.0, is_legacy && to_truth);
+      EXPECT_EQ(gradient.at("unordered"), 0);
+    }
+  }
+}
+
 TEST(ParityCommand, WithoutNamesTheFastestIsHeldAgainstTheOthers) {
   const TemporaryDirectory directory;
   write_text(directory / "z.safetensors", collapsing_capture());
