@@ -1,4 +1,5 @@
-// tpce-gpu-bench: how long the loss and its gradient take on a GPU, beside a copy of the same memory.
+// tpce-gpu-bench: how long the loss and its gradient take on a GPU, beside a copy of the same memory and the losses in
+// use as kernels (gpu/production/).
 //
 //   tpce-gpu-bench --device-name          which device that is, or in one line why there is none
 //   tpce-gpu-bench --json results.json    every shape; --quick the first alone; --rows T --columns V one of bf16
@@ -22,6 +23,7 @@
 #include "gpu/cuda_device.h"
 #include "gpu/cuda_driver.h"
 #include "gpu/gpu_backend.h"
+#include "gpu/production/production_method.h"
 #include "io/atomic_file.h"
 
 namespace tpce::bench {
@@ -153,6 +155,9 @@ class Problem {
         results(), queue_);
   }
   const Buffer& logits() const { return logits_; }
+  Matrix matrix(const Buffer& memory) const {
+    return {memory.get(), shape_.dtype, shape_.rows, shape_.columns, shape_.columns, place()};
+  }
 
   // Normal logits of standard deviation 3: a stretch of them, repeated.
   void restore() {
@@ -178,9 +183,6 @@ class Problem {
 
  private:
   static Place place() { return {DeviceType::kCuda, 0}; }
-  Matrix matrix(const Buffer& memory) const {
-    return {memory.get(), shape_.dtype, shape_.rows, shape_.columns, shape_.columns, place()};
-  }
 
   Backend& backend_;
   Shape shape_;
@@ -194,6 +196,48 @@ class Problem {
   Queue queue_;
 };
 
+// A loss in use on the same logits, with the memory that it keeps.
+class Production {
+ public:
+  Production(gpu::Device& device, gpu::ProductionForm form, Problem& problem)
+      : method_(device, form),
+        batch_(problem.batch()),
+        nll_(problem.results().nll),
+        saved_(device.allocate(method_.saved_bytes(batch_))),
+        workspace_(device.allocate(method_.workspace_bytes(batch_))) {}
+
+  void forward() { method_.forward(run(), nll_); }
+  void backward(const Matrix& into) { method_.backward(run(), {}, {&into, 1}); }
+  // What it needs no more after backward(): its log-probabilities, or the logits.
+  Matrix in_place(const Matrix& logits) const {
+    return keeps_log_probabilities() ? method_.log_probabilities(run(), 0) : logits;
+  }
+
+  // Bytes that must be moved, of `once` bytes of logits: the maximum and the sum read them, log_softmax reads them
+  // again to write log-probabilities, from which it makes gradients.
+  std::int64_t forward_bytes(const Shape& shape) const {
+    return keeps_log_probabilities() ? 3 * shape.bytes() + fp32_bytes(shape) : 2 * shape.bytes();
+  }
+  std::int64_t in_place_bytes(const Shape& shape) const {
+    return 2 * (keeps_log_probabilities() ? fp32_bytes(shape) : shape.bytes());
+  }
+  std::int64_t backward_bytes(const Shape& shape) const {
+    return shape.bytes() + (keeps_log_probabilities() ? fp32_bytes(shape) : shape.bytes());
+  }
+
+ private:
+  bool keeps_log_probabilities() const { return method_.name() == name_of(gpu::ProductionForm::kLogSoftmax); }
+  static std::int64_t fp32_bytes(const Shape& shape) { return shape.rows * shape.columns * 4; }
+  gpu::ProductionRun run() const {
+    return {batch_, -100, saved_.get(), {nullptr, workspace_.get(), method_.workspace_bytes(batch_)}};
+  }
+
+  gpu::ProductionMethod method_;
+  Batch batch_;
+  float* nll_;
+  Buffer saved_, workspace_;
+};
+
 ordered_json part(const std::vector<double>& milliseconds, std::int64_t bytes, std::int64_t held) {
   return {
       {"bytes", bytes},
@@ -201,7 +245,7 @@ ordered_json part(const std::vector<double>& milliseconds, std::int64_t bytes, s
       {"peak_bytes", held}};
 }
 
-ordered_json measure(Backend& backend, const Timer& timer, const Shape& shape) {
+ordered_json measure(Backend& backend, gpu::Device& device, const Timer& timer, const Shape& shape) {
   Problem problem(backend, shape);
   const std::int64_t once = shape.bytes();
   ordered_json parts;
@@ -216,7 +260,30 @@ ordered_json measure(Backend& backend, const Timer& timer, const Shape& shape) {
   add("gradient, in place", 2 * once, timer([&] { problem.restore(); }, [&] { problem.gradient(problem.logits()); }));
   add("one call, in place", 2 * once, timer([&] { problem.restore(); }, [&] { problem.one_call(problem.logits()); }));
   problem.restore();
+  for (const gpu::ProductionForm form : gpu::kProductionForms) {
+    const std::string name(name_of(form));
+    Production method(device, form, problem);
+    add(name + ": forward", method.forward_bytes(shape), timer({}, [&] { method.forward(); }));
+    const Matrix into = method.in_place(problem.matrix(problem.logits()));
+    const auto again = [&] {
+      problem.restore();
+      method.forward();
+    };
+    add(name + ": backward, in place", method.in_place_bytes(shape), timer(again, [&] { method.backward(into); }));
+    problem.restore();
+  }
   const Buffer gradients = backend.allocate(static_cast<std::size_t>(once));
+  for (const gpu::ProductionForm form : gpu::kProductionForms) {
+    const std::string name(name_of(form));
+    Production method(device, form, problem);
+    const Matrix into = problem.matrix(gradients);
+    method.forward();
+    add(name + ": backward", method.backward_bytes(shape), timer({}, [&] { method.backward(into); }));
+    add(name + ": forward+backward", method.forward_bytes(shape) + method.backward_bytes(shape), timer({}, [&] {
+          method.forward();
+          method.backward(into);
+        }));
+  }
   add("gradient", 2 * once, timer({}, [&] { problem.gradient(gradients); }));
   add("forward+backward", 3 * once, timer({}, [&] {
         problem.forward();
@@ -241,6 +308,7 @@ int run(int argc, char** argv) {
   app.add_option("--columns", one.columns, "Its columns")->check(CLI::PositiveNumber)->needs(rows);
   CLI11_PARSE(app, argc, argv);
 
+  const std::unique_ptr<gpu::Device> device = gpu::open_cuda_device();
   gpu::GpuBackend backend(gpu::open_cuda_device());
   const gpu::DeviceProperties& properties = backend.device().properties();
   if (device_name) {
@@ -257,7 +325,7 @@ int run(int argc, char** argv) {
                         {"compute_capability", properties.compute_capability}}}};
   std::vector<Shape> shapes(std::begin(kShapes), std::end(kShapes));
   if (quick || *rows) shapes = {one};
-  for (const Shape& shape : shapes) result["shapes"].push_back(measure(backend, timer, shape));
+  for (const Shape& shape : shapes) result["shapes"].push_back(measure(backend, *device, timer, shape));
   const ordered_json& copy = result["shapes"][0]["parts"]["copy"];
   result["copy_bytes_per_second"] = copy["bytes"].get<double>() / copy["milliseconds"]["median"].get<double>() * 1e3;
   if (file) {

@@ -36,9 +36,25 @@ class GpuBenchTest(unittest.TestCase):
         self.assertEqual((shape["rows"], shape["columns"], shape["dtype"]), (3, 1000, "bf16"))
         bytes_of = {what: part["bytes"] for what, part in shape["parts"].items()}
         logits = 3 * 1000 * 2
-        self.assertEqual(bytes_of, {"forward": logits, "gradient, in place": 2 * logits,
-                                    "one call, in place": 2 * logits, "gradient": 2 * logits,
-                                    "forward+backward": 3 * logits, "one call": 2 * logits, "copy": 2 * logits})  # fmt: skip
+        fp32 = 2 * logits
+        expected = {
+            "forward": logits,
+            "gradient, in place": 2 * logits,
+            "one call, in place": 2 * logits,
+            "log_softmax: forward": 3 * logits + fp32,
+            "log_softmax: backward, in place": 2 * fp32,
+            "softplus_recompute: forward": 2 * logits,
+            "softplus_recompute: backward, in place": 2 * logits,
+            "log_softmax: backward": fp32 + logits,
+            "log_softmax: forward+backward": 4 * logits + 2 * fp32,
+            "softplus_recompute: backward": 2 * logits,
+            "softplus_recompute: forward+backward": 4 * logits,
+            "gradient": 2 * logits,
+            "forward+backward": 3 * logits,
+            "one call": 2 * logits,
+            "copy": 2 * logits,
+        }
+        self.assertEqual(bytes_of, expected)
         for part in shape["parts"].values():
             self.assertEqual(part["milliseconds"], {"median": 1.0, "min": 1.0, "max": 1.0})
         # 12000 bytes in 1 ms.

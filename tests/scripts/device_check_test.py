@@ -27,7 +27,7 @@ class DeviceCheckTest(unittest.TestCase):
         (self.folder / "build/device-check/libc").write_text("glibc 2.36\n")
         self.program("tpce-gpu-bench", BENCH)
         self.program("tpce", "echo bits")
-        for name in ("gpu_device_test", "backends_agree_test"):
+        for name in ("gpu_device_test", "production_method_test", "backends_agree_test"):
             self.program(name, "echo '[       OK ] Some.Test/gpu (1 ms)'")
         # Neither another project's losses nor NVIDIA's tools of this machine.
         self.tool("python3", "exit 1")
@@ -58,7 +58,9 @@ class DeviceCheckTest(unittest.TestCase):
         result = self.written()
         self.assertEqual(result["device"], "NVIDIA H200 (x1)")
         self.assertEqual(set(result["checks"].values()), {"passed"})
-        for name in ("fingerprint", "tests", "conformance", "memcheck", "racecheck"):
+        on_file = "on smollm2_repeat12_bf16.safetensors"
+        for name in ("fingerprint", "tests", "tests of production kernels", f"parity of gpu/log_softmax {on_file}",
+                     f"parity of gpu/softplus_recompute {on_file}", "conformance", "memcheck", "racecheck"):  # fmt: skip
             self.assertIn(name, result["checks"])
         self.assertEqual((result["benchmark"], result["peers"]), ({"shapes": []}, None))
 
@@ -75,6 +77,11 @@ class DeviceCheckTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(self.written()["checks"]["tests"], "failed")
         self.assertEqual(self.written()["benchmark"], {"shapes": []})
+
+    def test_production_kernels_are_tested(self):
+        self.program("production_method_test", "exit 1")
+        self.assertEqual(self.check().returncode, 1)
+        self.assertEqual(self.written()["checks"]["tests of production kernels"], "failed")
 
     def test_tests_that_find_no_device_are_a_failure(self):
         for said in ("[  SKIPPED ] Some.Test/gpu (0 ms)", "[  PASSED  ] 0 tests."):
