@@ -121,50 +121,33 @@ class Task {
       for (std::int64_t i = 0; i < rows.count; i += kBlockRows) {
         const std::int64_t first = rows.first + i;
         const std::vector<Panel> row_panels = panels_of(std::min(kBlockRows, rows.count - i), kernels_.rows, false);
-        const Source source{p_.a.data + first * p_.a.row_stride + k * p_.a.col_stride, p_.a.row_stride, p_.a.col_stride,
-                            steps.count};
-        // Lines beside each other are read where they are, but for a last panel that would reach beyond them.
-        const bool in_place = source.line_stride == 1;
-        const std::size_t whole = in_place ? row_panels.size() - (row_panels.back().count < kernels_.rows ? 1 : 0) : 0;
-        const std::span<const Panel> packed_panels = std::span(row_panels).subspan(whole);
-        if (!packed_panels.empty()) pack(source, packed_panels, kernels_, a);
-        std::vector<Left> left;
-        for (std::size_t r = 0; r < row_panels.size(); ++r) {
-          const Panel& panel = row_panels[r];
-          const auto offset = static_cast<std::int64_t>(r - whole) * steps.count * panel.width;
-          left.push_back(r < whole ? Left{panel, source.from + panel.first, source.step_stride}
-                                   : Left{panel, a + offset, panel.width});
-        }
-        multiply_block(steps, left, {column_panels, b}, p_.c.row(first) + columns.first);
+        pack({p_.a.data + first * p_.a.row_stride + k * p_.a.col_stride, p_.a.row_stride, p_.a.col_stride, steps.count},
+             row_panels, kernels_, a);
+        multiply_block(steps, {row_panels, a}, {column_panels, b}, p_.c.row(first) + columns.first);
       }
     }
   }
 
  private:
-  // Rows of a for one tile after the other.
-  struct Left {
-    Panel panel;
-    const float* data;
-    std::int64_t stride;
-  };
   struct PackedPanels {
     std::span<const Panel> panels;
     const float* data;
   };
 
-  void multiply_block(Range steps, std::span<const Left> rows, PackedPanels columns, float* c) const {
+  void multiply_block(Range steps, PackedPanels rows, PackedPanels columns, float* c) const {
     const bool from_zero = steps.first == 0 && p_.start == Start::kZero;
     const float* b = columns.data;
     for (const Panel& right : columns.panels) {
+      const float* a = rows.data;
       const auto run = right.width == kernels_.columns ? kernels_.wide : kernels_.narrow;
-      for (const auto& [left, a, a_stride] : rows) {
-        const Tile tile{a,           a_stride, b, steps.count, c + left.first * p_.c.stride + right.first,
-                        p_.c.stride, from_zero};
+      for (const Panel& left : rows.panels) {
+        const Tile tile{a, b, steps.count, c + left.first * p_.c.stride + right.first, p_.c.stride, from_zero};
         if (left.count == left.width && right.count == right.width) {
           run(tile);
         } else {
           run_at_the_edge(tile, left.count, right.count, run);
         }
+        a += steps.count * left.width;
       }
       b += steps.count * right.width;
     }
@@ -200,14 +183,10 @@ void multiply(const Product<float>& product, Executor& executor, const MatmulKer
   const std::int64_t rows = product.c.rows;
   const std::int64_t columns = product.c.cols;
   if (rows == 0 || columns == 0) return;
-  const std::int64_t threads = executor.threads();
-  const std::int64_t wanted = threads == 1 ? 1 : 3 * threads;
-  const std::int64_t most_row_tasks = std::max<std::int64_t>(rows / kMinTaskRows, 1);
-  // Few rows that are read in place: tasks of columns pack nothing twice, where they come out even.
-  const bool by_columns =
-      product.a.row_stride == 1 && most_row_tasks < wanted && ceil_div(columns, kernels.columns) % threads == 0;
-  const std::int64_t column_tasks = std::max(ceil_div(columns, kBlockColumns), by_columns ? threads : 1);
-  const std::int64_t row_tasks = by_columns ? 1 : std::min(most_row_tasks, ceil_div(wanted, column_tasks));
+  const std::int64_t wanted = executor.threads() == 1 ? 1 : 3 * executor.threads();
+  const std::int64_t column_tasks = ceil_div(columns, kBlockColumns);
+  const std::int64_t row_tasks =
+      std::clamp<std::int64_t>(rows / kMinTaskRows, 1, std::max<std::int64_t>(1, ceil_div(wanted, column_tasks)));
   const std::int64_t task_rows = ceil_div(ceil_div(rows, kernels.rows), row_tasks) * kernels.rows;
   const std::int64_t task_columns = ceil_div(ceil_div(columns, kernels.columns), column_tasks) * kernels.columns;
   const Task task(product, kernels);

@@ -66,7 +66,7 @@ void MultiplyTile(const Tile& tile) {
       float& c = tile.c[i * tile.c_stride + j];
       float sum = tile.from_zero ? 0.0f : c;
       for (std::int64_t k = 0; k < tile.depth; ++k) {
-        sum = std::fma(tile.a[k * tile.a_stride + i], tile.b[k * kColumns + j], sum);
+        sum = std::fma(tile.a[k * kRows + i], tile.b[k * kColumns + j], sum);
       }
       c = sum;
     }
@@ -114,7 +114,7 @@ void MultiplyTile(const Tile& tile) {
   }
   const float* HWY_RESTRICT a = tile.a;
   const float* HWY_RESTRICT b = tile.b;
-  for (std::int64_t k = 0; k < tile.depth; ++k, a += tile.a_stride, b += kVectors * kLanes) {
+  for (std::int64_t k = 0; k < tile.depth; ++k, a += kRows, b += kVectors * kLanes) {
     V row[kVectors];
     TPCE_UNROLL for (int v = 0; v < kVectors; ++v) row[v] = hn::LoadU(d, b + v * kLanes);
     TPCE_UNROLL for (int i = 0; i < kRows; ++i) {

@@ -11,9 +11,8 @@ namespace tpce::sim {
 // c[i][j] = fma(a[k][i], b[k][j], c[i][j]) for k = 0, 1, ... in turn, for every i and j of one tile. The accumulators
 // start from 0, or from what c holds.
 struct Tile {
-  const float* a;         // [depth][rows]
-  std::int64_t a_stride;  // from one step to the next: rows where it is packed
-  const float* b;         // [depth][columns], packed
+  const float* a;  // [depth][rows], packed
+  const float* b;  // [depth][columns], packed
   std::int64_t depth;
   float* c;  // [rows][columns]
   std::int64_t c_stride;
