@@ -206,9 +206,11 @@ struct CheckCommand : RecomputeCommand {
     }
     text += fmt::format("{}: {} differences\n", name, check.differences.size());
     for (const std::string& difference : check.differences) text += fmt::format("  {}\n", difference);
-    text +=
-        fmt::format("\nIf the new numbers are right, paste this over {} (or run tpce golden update{}{}):\n\n", name,
-                    check.update.keep_columns ? " --keep-columns" : "", check.update.drop_steps ? " --drop-steps" : "");
+    text += fmt::format(
+        "\nIf the new numbers are right, paste this over {} (or run tpce golden update with the same FILEs and "
+        "options{}{}):\n\n",
+        name, check.update.keep_columns ? ", and --keep-columns" : "",
+        check.update.drop_steps ? ", and --drop-steps" : "");
     print(text + check.replacement);
     return 1;
   }
