@@ -317,7 +317,9 @@ Page GrokkingStudy::page(const StudyOptions& options, std::span<const Json> resu
   const Setting setting = setting_of(*this, options);
   const EndsByShare ends = ends_of(results);
   const double share = ends.rbegin()->first;
-  Page page{.title = "Grokking: whether collapse ever hurt training",
+  Page page{.title = options.scale == Scale::kPaper
+                         ? "Grokking in the paper's setting: whether collapse ever hurt training"
+                         : "Grokking: whether collapse ever hurt training",
             .conclusion = conclusion_of(setting, share, ends.at(share)),
             .sections = {},
             .data = data_of(results)};
