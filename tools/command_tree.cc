@@ -27,7 +27,7 @@ OptionText text_of(const CLI::Option& option) {
     for (const std::string& name : option.get_lnames()) text.names.push_back("--" + name);
   }
   text.required = option.get_required();
-  text.takes_value = option.get_type_size() != 0;
+  text.takes_value = option.get_items_expected_max() > 0;  // a flag expects none
   text.many = option.get_items_expected_max() > 1;
   if (text.takes_value && !text.positional) {
     text.value = option.get_type_name();

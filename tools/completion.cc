@@ -37,7 +37,8 @@ struct Branches {
 
 Branches branches_of(const std::vector<CommandText>& tree) {
   Branches branches;
-  std::map<std::string, std::vector<std::string>> choices;  // by option; an option means the same in every command
+  // By option, which means the same in every command, though one may list less.
+  std::map<std::string, std::vector<std::string>> choices;
   for (const CommandText& command : tree) {
     const std::string at = without_program(command.name);
     for (const std::string& name : command.subcommands) {
@@ -49,7 +50,10 @@ Branches branches_of(const std::vector<CommandText>& tree) {
       if (option.positional) continue;
       options.insert(options.end(), option.names.begin(), option.names.end());
       if (!option.takes_value) continue;
-      for (const std::string& name : option.names) choices[name] = option.choices;
+      for (const std::string& name : option.names) {
+        std::vector<std::string>& known = choices[name];
+        if (known.size() < option.choices.size()) known = option.choices;
+      }
     }
     branches.words += fmt::format("    \"{}\") options=\"{}\" commands=\"{}\" ;;\n", at, fmt::join(options, " "),
                                   fmt::join(command.subcommands, " "));

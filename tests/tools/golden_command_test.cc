@@ -224,7 +224,8 @@ TEST_F(GoldenCommand, UpdateLosesNoNumberUnlessTold) {
   EXPECT_EQ(fewer.exit_code, 2);
   EXPECT_TRUE(has(fewer.err, "g.txt: nothing was computed for step 2 "));
   EXPECT_EQ(read_text(directory / "g.txt"), good);
-  EXPECT_TRUE(has(golden({"check", directory / "g.txt", first}).out, "with the same FILEs and options, and --drop-steps)"));
+  EXPECT_TRUE(
+      has(golden({"check", directory / "g.txt", first}).out, "with the same FILEs and options, and --drop-steps)"));
   EXPECT_EQ(golden({"update", directory / "g.txt", first, "--drop-steps"}).exit_code, 0);
   EXPECT_EQ(read_text(directory / "g.txt").find("\n2 "), std::string::npos);
 

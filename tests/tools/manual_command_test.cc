@@ -44,6 +44,8 @@ TEST(CompletionCommand, BashOffersCommandsOptionsAndChoices) {
   EXPECT_EQ(offered(directory, "tpce golden ''"), "make check update compare\n");
   EXPECT_EQ(offered(directory, "tpce loss --red"), "--reduction\n");
   EXPECT_EQ(offered(directory, "tpce loss --reduction ''"), "none sum mean\n");
+  EXPECT_EQ(offered(directory, "tpce loss --method meg"), "megatron megatron_fused\n");
+  EXPECT_EQ(offered(directory, "tpce loss --json --red"), "--reduction\n");  // --json takes nothing
   EXPECT_EQ(offered(directory, "tpce golden check g.txt --back"), "--backend\n");
   EXPECT_EQ(offered(directory, "tpce golden check g.txt --meth"), "\n");
   for (const char* command : {"loss", "golden make", "golden check", "golden update"}) {
