@@ -116,7 +116,10 @@ Table table_of(std::span<const Json> results) {
 }
 
 std::string plot_of(std::span<const Json> results, const char* field, const char* title, const Axis& y) {
-  LinePlot plot{title, {"step", false}, y, {}};
+  LinePlot plot;
+  plot.title = title;
+  plot.x.label = "step";
+  plot.y = y;
   for (const Json& run : results) {
     Series series{name_of(run), {}, {}};
     for (std::size_t i = 0; i < run.at(field).size(); ++i) {

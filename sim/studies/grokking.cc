@@ -219,7 +219,10 @@ struct Curve {
 };
 
 Figure figure_of(const Curve& curve, std::span<const Json> results, double share, std::int64_t seed) {
-  LinePlot lines{curve.what, {"epoch", false}, curve.y, {}};
+  LinePlot lines;
+  lines.title = curve.what;
+  lines.x.label = "epoch";
+  lines.y = curve.y;
   for (const Json& result : results) {
     if (result.at("share").get<double>() != share || result.at("seed").get<std::int64_t>() != seed) continue;
     Series series{label_of(result), {}, {}};
