@@ -220,6 +220,7 @@ Json to_json(const Parity& parity) {
   for (const PairParity& pair : parity.pairs()) comparisons.push_back(pair_json(parity, pair));
   return {{"failed", parity.failed()},
           {"gradient_dtype", tpce::name_of(parity.request().gradient_dtype)},
+          {"undecided", Json(parity.undecided())},
           {"files", std::move(files)},
           {"comparisons", std::move(comparisons)}};
 }

@@ -347,6 +347,24 @@ TEST(ParityReport, JsonHasTheKeysOfEveryComparison) {
   EXPECT_EQ(json["comparisons"][1]["differing_bits"]["reduced_loss"], nullptr);
 }
 
+// Proves no loss.
+class Unsure final : public Implementation {
+ public:
+  std::string name() const override { return "unsure"; }
+  RowsResult evaluate(const ParityRows& rows) override {
+    RowsResult result = scalar()->evaluate(rows);
+    result.undecided = rows.batch.rows();
+    return result;
+  }
+};
+
+TEST(ParityReport, JsonCountsWhatIsNotProved) {
+  Parity parity({.a = scalar(), .b = {std::make_shared<Unsure>(), certified()}});
+  EXPECT_EQ(to_json(parity)["undecided"], Json::object());
+  compare(parity, some_rows(4, 9), 3);
+  EXPECT_EQ(to_json(parity)["undecided"], (Json{{"unsure", 4}}));
+}
+
 TEST(ParityReport, PageHoldsTheDataAndAPicture) {
   Parity parity({.a = method("log_softmax"), .b = {scalar()}, .witness = nullptr, .tp = {1, 2}});
   compare(parity, some_rows(4, 9));
