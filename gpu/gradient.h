@@ -116,6 +116,7 @@ TPCE_DEVICE void gradient(Block& block, const GradientArguments<T, Out>& argumen
   constexpr int kThreads = Arguments::kThreads;
   constexpr int kVectors = Arguments::kVectors;
   constexpr int kElements = Packed<T>::kElements;
+  constexpr std::int64_t kGroup = kVectors * kThreads;  // vectors that the block has under way
   const GradientSegment segment = segment_of(arguments.rows, block.index());
   const T* logits = arguments.rows.logits + segment.row * arguments.rows.row_stride + segment.first;
   Out* out = arguments.gradients + segment.row * arguments.gradient_stride + segment.first;
@@ -128,8 +129,6 @@ TPCE_DEVICE void gradient(Block& block, const GradientArguments<T, Out>& argumen
   const std::int64_t target_vector = segment.target >= head ? (segment.target - head) / kElements : std::int64_t{-1};
   auto none = block.template registers<NoState>();
   block.phase(none, [&](int thread, NoState&) {
-    const T* from = logits + head;
-    Out* to = out + head;
     const auto by_definition = [&](std::int64_t vector) {
       TPCE_ROLLED for (int i = 0; i < kElements; ++i) {
         const std::int64_t j = head + vector * kElements + i;
@@ -138,29 +137,37 @@ TPCE_DEVICE void gradient(Block& block, const GradientArguments<T, Out>& argumen
     };
     // Once the vector that holds it is written: of this thread's, or none.
     const std::int64_t own_target = target_vector >= 0 && target_vector % kThreads == thread ? target_vector : -1;
-    const std::int64_t own_group = own_target < 0 ? -1 : own_target - own_target / kThreads % kVectors * kThreads;
+    const int own_group = own_target < 0 ? -1 : static_cast<int>(own_target / kGroup);
     const auto put_target = [&] { round_to(segment.gradient.target, &out[segment.target]); };
-    std::int64_t v = thread;
-    TPCE_ROLLED for (; v + (kVectors - 1) * kThreads < count; v += kVectors * kThreads) {
-      Words4 words[kVectors];
-      TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) words[i] = load_16(from + (v + i * kThreads) * kElements);
-      const float low = largest_of<T>(kVectors, [&](int i) { return words[i]; }).extremes().low;
-      if (low > product.clamp_below) {
-        TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) {
-          store_products<T>(product, words[i], to + (v + i * kThreads) * kElements);
+    if (count > 0) {
+      const int groups = static_cast<int>(count / kGroup);
+      const T* from = logits + head + thread * kElements;
+      Out* to = out + head + thread * kElements;
+      TPCE_ROLLED for (int group = 0; group < groups; ++group) {
+        Words4 words[kVectors];
+        TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) words[i] = load_16(from + i * kThreads * kElements);
+        const float low = largest_of<T>(kVectors, [&](int i) { return words[i]; }).extremes().low;
+        if (low > product.clamp_below) {
+          TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) {
+            store_products<T>(product, words[i], to + i * kThreads * kElements);
+          }
+          if (group == own_group) put_target();
+        } else {
+          TPCE_ROLLED for (int i = 0; i < kVectors; ++i) by_definition(group * kGroup + i * kThreads + thread);
         }
-        if (v == own_group) put_target();
-      } else {
-        TPCE_ROLLED for (int i = 0; i < kVectors; ++i) by_definition(v + i * kThreads);
+        from += kGroup * kElements;
+        to += kGroup * kElements;
       }
-    }
-    TPCE_ROLLED for (; v < count; v += kThreads) {
-      const Words4 words = load_16(from + v * kElements);
-      if (largest_of<T>(1, [&](int) { return words; }).extremes().low > product.clamp_below) {
-        store_products<T>(product, words, to + v * kElements);
-        if (v == own_target) put_target();
-      } else {
-        by_definition(v);
+      TPCE_ROLLED for (std::int64_t v = groups * kGroup + thread; v < count; v += kThreads) {
+        const Words4 words = load_16(from);
+        if (largest_of<T>(1, [&](int) { return words; }).extremes().low > product.clamp_below) {
+          store_products<T>(product, words, to);
+          if (v == own_target) put_target();
+        } else {
+          by_definition(v);
+        }
+        from += kThreads * kElements;
+        to += kThreads * kElements;
       }
     }
     // The edges, and whatever did not fit.

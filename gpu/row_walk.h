@@ -144,7 +144,7 @@ struct ThreadWalk {
     const int place = Cut::place_in_tile(thread);
     const int rest = cut.rest_of(thread);
     const int target_slot = cut.target_slot(thread);
-    const int target_tile = target_slot >= 0 ? cut.target : -1;
+    const int target_number = target_slot >= 0 ? cut.target + 1 : 0;  // of its tile, the first being 1
 
     // The rest goes first.
     const int rest_place = Slots::rest(cut);
@@ -153,7 +153,7 @@ struct ThreadWalk {
       block.copy_async(slots, rest_place + place + v * Cut::kStep, from + v * Cut::kThreads * Cut::kElements);
     }
     block.commit_copies();
-    from = cut.vectors + place;
+    from = cut.vectors + place + kMiddle;
     TPCE_ROLLED for (int tile = 0; tile < Slots::kAhead; ++tile) {
       if (tile < cut.tiles) copy_tile(place + tile * Cut::kTile, from);
       from += Cut::kTile;
@@ -164,20 +164,20 @@ struct ThreadWalk {
       if (j != segment.target) add_value(widen(segment.logits[j]));
     }
     block.template wait_for_copies<Slots::kAhead>();
-    add_any(rest_place + place, rest, target_tile == cut.tiles ? rest_place + target_slot : -1);
+    add_any(rest_place + place, rest, target_number == cut.tiles + 1 ? rest_place + target_slot : -1);
     sum.flush();
 
     static_assert((Cut::kTile & (Cut::kTile - 1)) == 0);
     int now = place;
     for (int tile = 0; tile < cut.tiles;) {
       const int end = tile + Cut::kFlushed < cut.tiles ? tile + Cut::kFlushed : cut.tiles;
-      TPCE_ROLLED for (; tile < end; ++tile) {
-        if (tile + Slots::kAhead < cut.tiles) copy_tile(Slots::template ahead<Cut>(now), from);
+      TPCE_ROLLED while (tile < end) {
+        ++tile;  // counts this one from here on
+        if (tile + (Slots::kAhead - 1) < cut.tiles) copy_tile(Slots::template ahead<Cut>(now), from);
         from += Cut::kTile;
         block.commit_copies();
         block.template wait_for_copies<Slots::kAhead>();
-        const bool has_target = tile == target_tile;
-        if (!add_fast(now, has_target)) add_any(now, Cut::kVectors, has_target ? now - place + target_slot : -1);
+        add_tile(now, tile == target_number, target_slot - place);
         now = Slots::template after<Cut>(now);
       }
       sum.flush();
@@ -186,29 +186,36 @@ struct ThreadWalk {
   }
 
  private:
+  // An asynchronous copy reaches less than 2 KiB to either side of an address: a thread's vectors of a tile from their
+  // middle.
+  static constexpr int kMiddle = Cut::kVectors / 2 * Cut::kStep;
+
+  // From the tile's middle.
   TPCE_DEVICE_INLINE void copy_tile(int to, const T* from) const {
-    TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v)
-        block.copy_async(slots, to + v * Cut::kStep, from + v * Cut::kStep);
+    TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v) {
+      block.copy_async(slots, to + v * Cut::kStep, from + (v * Cut::kStep - kMiddle));
+    }
   }
 
-  // Adds a whole tile of which every thread that runs beside this one needs all digits and nothing else; false, and
-  // nothing done, where one of them needs more or less.
-  TPCE_DEVICE_INLINE bool add_fast(int first, bool has_target) {
+  // Adds a whole tile, at once where every thread that runs beside this one needs all digits and nothing else. The
+  // target, where the tile has it, is that far from the first slot.
+  TPCE_DEVICE_INLINE void add_tile(int first, bool has_target, int target_distance) {
     Words4 words[Cut::kVectors];
     TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v) words[v] = slots.read_16(first + v * Cut::kStep);
     const auto vectors = [&](int v) { return words[v]; };
     const Largest<T> largest = largest_of<T>(Cut::kVectors, vectors);
     const std::int32_t known = row_bin.atomic_read(0);
     float max = largest.extremes().max;
-    if (!block.all_agree(!has_target && !largest.all_negative() && sum.is_plain(largest.extremes(), known))) {
+    if (!block.all_agree(!largest.all_negative() && sum.is_plain(largest.extremes(), known) && !has_target)) {
       const Extremes extremes = extremes_of<T>(Cut::kVectors, vectors);
       max = extremes.max;
-      if (!block.all_agree(!has_target && sum.is_plain(extremes, known))) return false;
+      if (!block.all_agree(sum.is_plain(extremes, known) && !has_target)) {
+        return add_any(first, Cut::kVectors, has_target ? first + target_distance : -1);
+      }
     }
     sum.max = larger_of(max, sum.max);
     TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v) sum.add_packed<T, 3, false>(words[v]);
     sum.take_bias<3>(Cut::kTileValues);
-    return true;
   }
 
   // Adds `count` vectors, whatever they hold, but for the target, whose slot is given, or -1.
