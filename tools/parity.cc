@@ -45,9 +45,10 @@ Two backends of the canonical method must be equal in every bit; for other pairs
 --require-equal makes all of them count. docs/parity.md says what is compared and how a distance is counted.
 
 JSON: failed, gradient_dtype, undecided (how many values certified could not prove, by side), files, and comparisons,
-each with a, b, tp, equal, required, differing_bits (by loss, lse, gradient, reduced_loss, gradient_norm; null where a
-side has none), max_ulp, worst_row (null where all bits are the same), collapsed_rows_a, collapsed_rows_b (loss exactly
-0 although the canonical loss is not; null where that is not counted), and quantities, with the histogram of each.
+each with a, b, tp, equal, required, differing_bits (by loss, lse, gradient, fused_loss, fused_gradient, reduced_loss,
+gradient_norm; null where a side has none), max_ulp, worst_row (null where all bits are the same), collapsed_rows_a,
+collapsed_rows_b (loss exactly 0 although the canonical loss is not; null where that is not counted), and quantities,
+with the histogram of each.
 
 Exit codes: 0 compared; 1 a pair that must be equal is not; 2 an error, told in one line on stderr.)";
 

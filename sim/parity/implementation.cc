@@ -34,13 +34,24 @@ class CanonicalImplementation final : public Implementation {
     result.sum = forward.sum;
     if (rows.gradient_dtype) {
       const std::vector<Matrix> parts = shards_of(result.gradient, rows.batch);
-      cross_entropy_backward(forward.saved, {.scalar = 1.0 / static_cast<double>(rows.divisor)}, parts, runtime,
-                             &result.squares);
+      cross_entropy_backward(forward.saved, upstream_of(rows), parts, runtime, &result.squares);
+      result.fused = std::make_shared<const RowsResult>(by_one_call(rows, runtime));
     }
     return result;
   }
 
  private:
+  static Upstream upstream_of(const ParityRows& rows) { return {.scalar = 1.0 / static_cast<double>(rows.divisor)}; }
+
+  static RowsResult by_one_call(const ParityRows& rows, const Runtime& runtime) {
+    RowsResult result = with_room(rows);
+    const std::vector<Matrix> parts = shards_of(result.gradient, rows.batch);
+    cross_entropy_forward_backward(
+        rows.batch, options_of_part(rows),
+        {.rows = {.nll = result.loss.data()}, .upstream = upstream_of(rows), .gradients = parts}, runtime);
+    return result;
+  }
+
   std::string name_;
   std::unique_ptr<Backend> backend_;
 };

@@ -31,6 +31,8 @@ struct RowsResult {
   std::optional<LossSum> sum = {};
   BinnedSum squares = {};
   std::int64_t undecided = 0;  // values that the certified precision could not prove
+  // Losses and gradient by one call that makes both, where there is such a call and a gradient is wanted.
+  std::shared_ptr<const RowsResult> fused = {};
 };
 
 class Implementation {

@@ -50,6 +50,10 @@ std::string_view name_of(Quantity quantity) {
       return "lse";
     case Quantity::kGradient:
       return "gradient";
+    case Quantity::kFusedLoss:
+      return "fused_loss";
+    case Quantity::kFusedGradient:
+      return "fused_gradient";
     case Quantity::kReducedLoss:
       return "reduced_loss";
     case Quantity::kGradientNorm:
@@ -71,7 +75,8 @@ std::uint64_t PairParity::max_ulp() const {
 
 std::optional<Quantity> PairParity::worst_quantity() const {
   std::optional<Quantity> worst;
-  for (const Quantity quantity : {Quantity::kLoss, Quantity::kLse, Quantity::kGradient}) {
+  for (const Quantity quantity : kQuantities) {
+    if (quantity == Quantity::kReducedLoss || quantity == Quantity::kGradientNorm) continue;
     if (!of(quantity) || !of(quantity)->worst) continue;
     if (!worst || is_worse(*of(quantity)->worst, *of(*worst)->worst)) worst = quantity;
   }
@@ -173,23 +178,33 @@ void Parity::add(const ConstMatrix& logits) {
   next_row_ += logits.rows;
 }
 
-void Parity::compare(PairParity& one, const RowsResult& a, const RowsResult& b, const Batch& batch) {
-  const std::size_t file = files_.size() - 1;
-  ValueParity& loss = values_of(one, Quantity::kLoss);
-  for (std::size_t i = 0; i < a.loss.size(); ++i) {
-    const ValuePlace place{file, next_row_ + static_cast<std::int64_t>(i), -1};
-    loss.add(place, a.loss[i], b.loss[i]);
-    if (!a.lse.empty() && !b.lse.empty()) values_of(one, Quantity::kLse).add(place, a.lse[i], b.lse[i]);
+void Parity::add_losses(ValueParity& values, const std::vector<float>& a, const std::vector<float>& b) const {
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    values.add({files_.size() - 1, next_row_ + static_cast<std::int64_t>(i), -1}, a[i], b[i]);
   }
-  ValueParity& gradient = values_of(one, Quantity::kGradient);
-  visit_narrow_dtype(request_.gradient_dtype, [&](auto element) {
+}
+
+void Parity::add_gradients(ValueParity& values, const Matrix& a, const Matrix& b) const {
+  values.dtype = request_.gradient_dtype;
+  visit_narrow_dtype(values.dtype, [&](auto element) {
     using Element = decltype(element);
-    const auto columns = static_cast<std::size_t>(a.gradient.cols);
-    for (std::int64_t i = 0; i < a.gradient.rows; ++i) {
-      gradient.add_row<Element>({file, next_row_ + i, 0}, {a.gradient.row<Element>(i), columns},
-                                {b.gradient.row<Element>(i), columns});
+    const auto columns = static_cast<std::size_t>(a.cols);
+    for (std::int64_t i = 0; i < a.rows; ++i) {
+      values.add_row<Element>({files_.size() - 1, next_row_ + i, 0}, {a.row<Element>(i), columns},
+                              {b.row<Element>(i), columns});
     }
   });
+}
+
+void Parity::compare(PairParity& one, const RowsResult& a, const RowsResult& b, const Batch& batch) {
+  const std::size_t file = files_.size() - 1;
+  add_losses(values_of(one, Quantity::kLoss), a.loss, b.loss);
+  if (!a.lse.empty() && !b.lse.empty()) add_losses(values_of(one, Quantity::kLse), a.lse, b.lse);
+  add_gradients(values_of(one, Quantity::kGradient), a.gradient, b.gradient);
+  if (a.fused && b.fused) {
+    add_losses(values_of(one, Quantity::kFusedLoss), a.fused->loss, b.fused->loss);
+    add_gradients(values_of(one, Quantity::kFusedGradient), a.fused->gradient, b.fused->gradient);
+  }
   for (auto& values : one.quantities) {
     if (!values || !values->worst || values->worst->place.file != file) continue;
     DifferingPair& worst = *values->worst;

@@ -20,13 +20,17 @@ enum class Quantity : std::uint8_t {
   kLoss,      // of each row, fp32
   kLse,       // of each row, fp32; only where both sides have one
   kGradient,  // of the reduced loss, each element in the type asked for
+  // The two, each side's by one call that makes both; only where both sides have it.
+  kFusedLoss,
+  kFusedGradient,
   // One a file, fp32; only between two canonical sides, since the others' depend on an order of sums over rows.
   kReducedLoss,
   kGradientNorm,
 };
-constexpr std::array kQuantities{Quantity::kLoss, Quantity::kLse, Quantity::kGradient, Quantity::kReducedLoss,
+constexpr std::array kQuantities{Quantity::kLoss,        Quantity::kLse,           Quantity::kGradient,
+                                 Quantity::kFusedLoss,   Quantity::kFusedGradient, Quantity::kReducedLoss,
                                  Quantity::kGradientNorm};
-// "loss", "lse", "gradient", "reduced_loss", "gradient_norm".
+// "loss", "lse", "gradient", "fused_loss", "fused_gradient", "reduced_loss", "gradient_norm".
 std::string_view name_of(Quantity quantity);
 
 struct ParityRequest {
@@ -118,6 +122,8 @@ class Parity {
   PairParity& pair(std::size_t b, std::size_t tp) { return pairs_[b * request_.tp.size() + tp]; }
   Totals& totals(std::size_t a_side, std::size_t tp) { return totals_[a_side * request_.tp.size() + tp]; }
   void compare(PairParity& pair, const RowsResult& a, const RowsResult& b, const Batch& batch);
+  void add_losses(ValueParity& values, const std::vector<float>& a, const std::vector<float>& b) const;
+  void add_gradients(ValueParity& values, const Matrix& a, const Matrix& b) const;
 
   ParityRequest request_;
   std::vector<PairParity> pairs_;

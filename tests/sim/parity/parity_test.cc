@@ -32,7 +32,7 @@ std::shared_ptr<Implementation> certified() { return make_implementation(referen
 // given.
 class WrongBackend final : public Backend {
  public:
-  enum class Where { kLoss, kLse, kGradient, kReduce, kSquares };
+  enum class Where { kLoss, kLse, kGradient, kFusedLoss, kFusedGradient, kReduce, kSquares };
   WrongBackend(Where where, std::int64_t row) : where_(where), row_(row) {}
 
   std::string_view name() const override { return "wrong"; }
@@ -56,15 +56,23 @@ class WrongBackend final : public Backend {
   }
   void gradient(const Batch& batch, const Options& options, const GradientTask& task, Queue queue) override {
     right_.gradient(batch, options, task, queue);
-    if (where_ == Where::kGradient && row_ < task.rows.count && !task.gradients.empty()) {
-      const Matrix& last = task.gradients.back();
-      if (last.dtype == DType::kFloat32) flip(last.row<float>(row_)[last.cols - 1]);
-      if (last.dtype == DType::kBFloat16) last.row<BFloat16>(row_)[last.cols - 1].bits ^= 1;
-    }
+    if (where_ == Where::kGradient) flip_last(task);
     if (where_ == Where::kSquares && task.squares != nullptr) add_square(*task.squares, 1.0f);
+  }
+  void forward_backward(const Batch& batch, const Options& options, const GradientTask& task, const RowResults& results,
+                        Queue queue) override {
+    right_.forward_backward(batch, options, task, results, queue);
+    if (where_ == Where::kFusedLoss && row_ < results.rows) flip(results.nll[row_]);
+    if (where_ == Where::kFusedGradient) flip_last(task);
   }
 
  private:
+  void flip_last(const GradientTask& task) const {
+    if (row_ >= task.rows.count || task.gradients.empty()) return;
+    const Matrix& last = task.gradients.back();
+    if (last.dtype == DType::kFloat32) flip(last.row<float>(row_)[last.cols - 1]);
+    if (last.dtype == DType::kBFloat16) last.row<BFloat16>(row_)[last.cols - 1].bits ^= 1;
+  }
   static void flip(float& x) { x = std::bit_cast<float>(std::bit_cast<std::uint32_t>(x) ^ 1u); }
 
   ScalarBackend right_;
@@ -122,6 +130,8 @@ TEST(Parity, RightBackendsAreEqual) {
     EXPECT_EQ(pair.of(Quantity::kLoss)->values, 14);
     EXPECT_EQ(pair.of(Quantity::kLse)->values, 14);
     EXPECT_EQ(pair.of(Quantity::kGradient)->values, 9 * 67 + 5 * 130);
+    EXPECT_EQ(pair.of(Quantity::kFusedLoss)->values, 14);
+    EXPECT_EQ(pair.of(Quantity::kFusedGradient)->values, 9 * 67 + 5 * 130);
     EXPECT_EQ(pair.of(Quantity::kReducedLoss)->values, 2);
     EXPECT_EQ(pair.of(Quantity::kGradientNorm)->values, 2);
   }
@@ -134,6 +144,8 @@ TEST(Parity, OneWrongBitFails) {
   const std::pair<Where, Quantity> cases[] = {{Where::kLoss, Quantity::kLoss},
                                               {Where::kLse, Quantity::kLse},
                                               {Where::kGradient, Quantity::kGradient},
+                                              {Where::kFusedLoss, Quantity::kFusedLoss},
+                                              {Where::kFusedGradient, Quantity::kFusedGradient},
                                               {Where::kReduce, Quantity::kReducedLoss},
                                               {Where::kSquares, Quantity::kGradientNorm}};
   for (const auto& [where, quantity] : cases) {
@@ -143,14 +155,15 @@ TEST(Parity, OneWrongBitFails) {
     EXPECT_TRUE(parity.failed());
     const PairParity& pair = parity.pairs().front();
     EXPECT_FALSE(pair.of(quantity)->equal());
-    const bool of_a_row = where == Where::kLoss || where == Where::kLse || where == Where::kGradient;
+    const bool of_a_column = where == Where::kGradient || where == Where::kFusedGradient;
+    const bool of_a_row = of_a_column || where == Where::kLoss || where == Where::kLse || where == Where::kFusedLoss;
     if (of_a_row) {
       EXPECT_EQ(pair.of(quantity)->differing_values, 1);
       EXPECT_EQ(pair.of(quantity)->differing_bits, 1);
       EXPECT_EQ(pair.of(quantity)->max_ulp, 1u);
       const DifferingPair& worst = *pair.of(quantity)->worst;
       EXPECT_EQ(worst.place.row, 3);
-      EXPECT_EQ(worst.place.column, where == Where::kGradient ? 66 : -1);
+      EXPECT_EQ(worst.place.column, of_a_column ? 66 : -1);
       EXPECT_EQ(worst.label, 21);
       ASSERT_TRUE(worst.margin);
       EXPECT_EQ(*pair.worst_quantity(), quantity);
@@ -330,7 +343,8 @@ TEST(ParityReport, JsonHasTheKeysOfEveryComparison) {
                             "collapsed_rows_a", "collapsed_rows_b", "quantities"}) {
       EXPECT_TRUE(one.contains(key)) << key;
     }
-    for (const char* quantity : {"loss", "lse", "gradient", "reduced_loss", "gradient_norm"}) {
+    for (const char* quantity :
+         {"loss", "lse", "gradient", "fused_loss", "fused_gradient", "reduced_loss", "gradient_norm"}) {
       EXPECT_TRUE(one["differing_bits"].contains(quantity)) << quantity;
     }
   }
@@ -345,6 +359,7 @@ TEST(ParityReport, JsonHasTheKeysOfEveryComparison) {
   EXPECT_EQ(one["quantities"]["lse"]["histogram"]["1"], 1);
   EXPECT_EQ(one["quantities"]["lse"]["histogram"]["same bits"], 3);
   EXPECT_EQ(json["comparisons"][1]["differing_bits"]["reduced_loss"], nullptr);
+  EXPECT_EQ(json["comparisons"][1]["differing_bits"]["fused_loss"], nullptr);
 }
 
 // Proves no loss.
