@@ -132,10 +132,12 @@ std::string command_line(const ParityCommand& command, const sim::ParityRequest&
 // Found before the work, so that a report that cannot be written costs nobody an hour; nothing is left.
 void check_report(const std::string& path) {
   const OutputDirectory directory("report", path);
-  const std::string page = directory / "page.md";
-  if (std::filesystem::exists(page) && !std::filesystem::exists(directory / "parity.json")) {
-    throw std::invalid_argument(
-        fmt::format("report: {} is a page of something else, expected another folder", io::printable(page)));
+  if (!std::filesystem::exists(directory / "parity.json")) {
+    for (const auto& entry : std::filesystem::directory_iterator(path)) {
+      throw std::invalid_argument(fmt::format(
+          "report: {} holds {}, which no report wrote, expected a new folder, an empty one or a report's own",
+          io::printable(path), io::quote(entry.path().filename().string())));
+    }
   }
   const io::AtomicFile probe(directory / "report.html");
   (void)io::run_gnuplot("");
@@ -145,6 +147,10 @@ void write_report(const std::string& path, const sim::Parity& parity, const std:
   const sim::Page page = sim::to_page(parity);
   const OutputDirectory directory("report", path);
   sim::write_page(path, page, {command, TPCE_VERSION});
+  // Of an earlier report on more pairs.
+  for (std::size_t i = parity.pairs().size(); std::filesystem::remove(directory / fmt::format("histogram-{}.svg", i));
+       ++i) {
+  }
   io::write_file(directory / "report.html",
                  sim::report_html(path, "Cross entropy of one implementation against another"));
 }

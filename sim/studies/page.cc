@@ -217,9 +217,12 @@ std::string csv_of(const Table& table, const std::string& provenance) {
   return text;
 }
 
-void write_page(const std::filesystem::path& folder, const Page& page, const Provenance& provenance) {
+std::vector<std::string> write_page(const std::filesystem::path& folder, const Page& page,
+                                    const Provenance& provenance) {
+  std::vector<std::string> names;
   const auto write = [&](const std::string& name, const std::string& text) {
     io::write_file((folder / name).string(), text);
+    names.push_back(name);
   };
   for (const Section& section : page.sections) {
     for (const Figure& figure : section.figures) write(figure.name + ".svg", figure.svg);
@@ -227,6 +230,7 @@ void write_page(const std::filesystem::path& folder, const Page& page, const Pro
   for (const Attachment& file : page.files) write(file.name, file.text);
   write("data.csv", csv_of(page.data, fmt::format("{}, tpce {}", provenance.command, provenance.version)));
   write("page.md", markdown_of(page, fmt::format("Made by `{}` of tpce {}.", provenance.command, provenance.version)));
+  return names;
 }
 
 }  // namespace tpce::sim

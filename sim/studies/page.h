@@ -101,8 +101,9 @@ struct Provenance {
   std::string version;  // of the program
 };
 
-// Writes the page's pictures, its files, data.csv and, last, page.md into a folder that is there.
-void write_page(const std::filesystem::path& folder, const Page& page, const Provenance& provenance);
+// Writes the page's pictures, its files, data.csv and, last, page.md into a folder that is there. Returns their names.
+std::vector<std::string> write_page(const std::filesystem::path& folder, const Page& page,
+                                    const Provenance& provenance);
 
 // RFC 4180, with `provenance` in a comment line before the header.
 std::string csv_of(const Table& table, const std::string& provenance);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 #include <limits>
@@ -83,6 +84,10 @@ void check_options(const Study& study, const StudyOptions& options) {
   }
   const std::vector<Parameter> known = study.parameters();
   for (const auto& [name, value] : options.parameters) {
+    if (std::any_of(value.begin(), value.end(), [](unsigned char c) { return std::iscntrl(c) != 0; })) {
+      throw std::invalid_argument(
+          fmt::format("set: got {} for {}, expected no control characters", io::quote(value), name));
+    }
     if (std::any_of(known.begin(), known.end(), [&, &wanted = name](const Parameter& p) { return p.name == wanted; }))
       continue;
     std::string names;

@@ -82,22 +82,44 @@ void make_folder(const fs::path& path) {
   }
 }
 
-// What finish_study() would remove or replace must be a study's.
+bool has_run(const StudyRun& run) { return fs::exists(header_path(run)) || fs::exists(summary_path(run)); }
+
+// A run removes and replaces files, so a folder without one must be empty.
 void check_owned(const StudyRun& run) {
-  const auto refuse = [&](const char* name) {
+  const auto refuse = [&](const fs::path& path) {
     throw std::invalid_argument(
-        fmt::format("out: {} holds {} that no study wrote, expected a new folder or a study's own",
-                    io::printable(run.folder.string()), name));
+        fmt::format("out: {} holds {}, which no study wrote, expected a new folder, an empty one or a study's own",
+                    io::printable(run.folder.string()), io::quote(path.lexically_relative(run.folder).string())));
   };
+  // The header's own temporary file may be left where a run was killed.
+  const auto is_ours = [](const fs::path& path) { return path.filename().string().starts_with(".tpce-"); };
   std::error_code missing;
   if (fs::exists(header_path(run))) return;
   for (const auto& entry : fs::directory_iterator(cells_folder(run), missing)) {
-    // The header's own temporary file may be left where a run was killed.
-    if (!entry.path().filename().string().starts_with(".tpce-")) refuse("a folder cells");
+    if (!is_ours(entry.path())) refuse(entry.path());
   }
-  if (fs::exists(summary_path(run))) return;
-  for (const char* name : {"page.md", "data.csv"}) {
-    if (fs::exists(run.folder / name)) refuse(name);
+  if (has_run(run)) return;
+  for (const auto& entry : fs::directory_iterator(run.folder)) {
+    if (!is_ours(entry.path()) && entry.path() != cells_folder(run)) refuse(entry.path());
+  }
+}
+
+// Of the run before this one, where it can be read.
+std::optional<Json> former_summary(const StudyRun& run) {
+  try {
+    return fs::exists(summary_path(run)) ? std::optional(read_object(summary_path(run))) : std::nullopt;
+  } catch (const std::invalid_argument&) {
+    return std::nullopt;
+  }
+}
+
+// Those of the files of an earlier run that are not among `kept`. Names that lead out of the folder are not its files.
+void remove_files(const StudyRun& run, const Json& summary, const std::vector<std::string>& kept) {
+  const Json files = summary.value("files", Json::array());
+  for (const Json& name : files) {
+    const std::string file = name.is_string() ? name.get<std::string>() : "";
+    if (file.empty() || fs::path(file).filename() != file) continue;
+    if (std::find(kept.begin(), kept.end(), file) == kept.end()) fs::remove(run.folder / file);
   }
 }
 
@@ -148,15 +170,28 @@ std::vector<Cell> check(const StudyRun& run) {
 }
 
 // A cell a line, so that a change of one is seen as one.
-std::string summary_text(const StudyRun& run, const std::vector<Cell>& cells, const std::vector<Json>& results) {
+std::string summary_text(const StudyRun& run, const std::vector<std::string>& files, const std::vector<Cell>& cells,
+                         const std::vector<Json>& results) {
   std::string text = "{\n";
   const Json header = header_of(run);
   for (const auto& [field, value] : header.items()) text += fmt::format("\"{}\": {},\n", field, value.dump());
-  text += fmt::format("\"question\": {},\n\"cells\": {{\n", Json(run.study.question()).dump());
+  text += fmt::format("\"question\": {},\n\"files\": {},\n\"cells\": {{\n", Json(run.study.question()).dump(),
+                      Json(files).dump());
   for (std::size_t i = 0; i < cells.size(); ++i) {
     text += fmt::format("\"{}\": {}{}\n", cells[i].key, results[i].dump(), i + 1 < cells.size() ? "," : "");
   }
   return text + "}\n}\n";
+}
+
+// As a POSIX shell reads it as one word.
+std::string shell_word(const std::string& text) {
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("_-+=.,:/@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (plain) return text;
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
 }
 
 Page page_of(const StudyRun& run, const std::vector<Json>& results) {
@@ -174,7 +209,9 @@ Page page_of(const StudyRun& run, const std::vector<Json>& results) {
 std::string command_of(const StudyRun& run) {
   std::string command = fmt::format("tpce study {}", run.study.name());
   if (run.options.scale != Scale::kDefault) command += fmt::format(" --{}", name_of(run.options.scale));
-  for (const auto& [name, value] : run.options.parameters) command += fmt::format(" --set {}={}", name, value);
+  for (const auto& [name, value] : run.options.parameters) {
+    command += " --set " + shell_word(fmt::format("{}={}", name, value));
+  }
   return command + fmt::format(" --seed {}", run.options.seed);
 }
 
@@ -198,6 +235,7 @@ std::vector<std::size_t> open_study(const StudyRun& run, bool fresh) {
   make_folder(run.folder);
   check_owned(run);
   if (fresh) {
+    if (const std::optional<Json> summary = former_summary(run)) remove_files(run, *summary, {});
     fs::remove_all(cells_folder(run));
     fs::remove(summary_path(run));
   }
@@ -266,8 +304,9 @@ Page finish_study(const StudyRun& run) {
   std::vector<Json> results;
   for (const Cell& cell : cells) results.push_back(read_cell(run, cell.key));
   Page page = page_of(run, results);
-  write_page(run.folder, page, {command_of(run), run.version});
-  io::write_file(summary_path(run).string(), summary_text(run, cells, results));
+  const std::vector<std::string> files = write_page(run.folder, page, {command_of(run), run.version});
+  if (const std::optional<Json> summary = former_summary(run)) remove_files(run, *summary, files);
+  io::write_file(summary_path(run).string(), summary_text(run, files, cells, results));
   fs::remove_all(cells_folder(run));
   return page;
 }

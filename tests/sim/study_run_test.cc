@@ -136,12 +136,12 @@ std::string message_of(const auto& call) {
 TEST_F(StudyRunTest, LeavesAloneWhatIsNotAStudys) {
   const Squares study;
   const StudyRun run = run_of(study);
-  for (const char* name : {"cells/thesis.txt", "page.md", "data.csv"}) {
+  for (const char* name : {"cells/thesis.txt", "page.md", "data.csv", "notes.txt", "loss.svg"}) {
     const fs::path file = run.folder / name;
     fs::create_directories(file.parent_path());
     std::ofstream(file) << "precious";
     for (const bool fresh : {false, true}) {
-      EXPECT_NE(message_of([&] { open_study(run, fresh); }).find("that no study wrote"), std::string::npos) << name;
+      EXPECT_NE(message_of([&] { open_study(run, fresh); }).find("which no study wrote"), std::string::npos) << name;
     }
     EXPECT_EQ(read(name), "precious");
     fs::remove_all(run.folder);
@@ -150,6 +150,39 @@ TEST_F(StudyRunTest, LeavesAloneWhatIsNotAStudys) {
   fs::create_directories(run.folder / "cells");
   std::ofstream(run.folder / "cells/.tpce-1-2.tmp") << "{";
   EXPECT_EQ(open_study(run, false).size(), 8u);
+}
+
+// A run with other options may have had other pictures; names that lead elsewhere are not believed.
+TEST_F(StudyRunTest, RemovesFilesThatItNoLongerWrites) {
+  const Squares study;
+  const StudyRun run = run_of(study);
+  for (const bool fresh : {false, true}) {
+    compute_cells(run, open_study(run, false), 1, [] {});
+    finish_study(run);
+    Json summary = Json::parse(read("study.json"));
+    EXPECT_EQ(summary["files"], (Json{"dot.svg", "data.csv", "page.md"}));
+    summary["files"].push_back("old.svg");
+    summary["files"].push_back("../evil.txt");
+    summary["files"].push_back(7);
+    std::ofstream(run.folder / "study.json") << summary.dump();
+    std::ofstream(run.folder / "old.svg") << "<svg/>";
+    std::ofstream(folder_ / "evil.txt") << "precious";
+    compute_cells(run, open_study(run, fresh), 1, [] {});
+    EXPECT_EQ(fs::exists(run.folder / "dot.svg"), !fresh);
+    finish_study(run);
+    EXPECT_TRUE(fs::exists(run.folder / "dot.svg"));
+    EXPECT_FALSE(fs::exists(run.folder / "old.svg"));
+    EXPECT_TRUE(fs::exists(folder_ / "evil.txt"));
+  }
+}
+
+TEST_F(StudyRunTest, NamesTheCommandAsAShellReadsIt) {
+  const Squares study;
+  StudyRun run = run_of(study);
+  run.options.parameters["plus"] = "my 'file'.npy";
+  EXPECT_EQ(command_of(run), R"(tpce study squares --set 'plus=my '\''file'\''.npy' --seed 1)");
+  run.options.parameters["plus"] = "1\n2";
+  EXPECT_NE(message_of([&] { open_study(run, false); }).find("expected no control characters"), std::string::npos);
 }
 
 TEST_F(StudyRunTest, IsForOneAtATime) {

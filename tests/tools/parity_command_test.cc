@@ -248,8 +248,17 @@ TEST(ParityCommand, RefusesAndLeavesNothing) {
   write_text(directory / "study/page.md", "# A study\n\nOf something.\n");
   const Output other = run(directory, {"parity", file, "--report", directory / "study"});
   EXPECT_EQ(other.exit_code, 2);
-  EXPECT_NE(other.err.find("page.md is a page of something else"), std::string::npos) << other.err;
+  EXPECT_NE(other.err.find("holds 'page.md', which no report wrote"), std::string::npos) << other.err;
   EXPECT_EQ(read_text(directory / "study/page.md"), "# A study\n\nOf something.\n");
+
+  const auto report = [&](const char* b) {
+    return run(directory, {"parity", file, "--a", "scalar", "--b", b, "--report", directory / "again"}).exit_code;
+  };
+  EXPECT_EQ(report("fp64,log_softmax"), 0);
+  EXPECT_TRUE(std::filesystem::exists(directory / "again/histogram-1.svg"));
+  EXPECT_EQ(report("fp64"), 0);
+  EXPECT_TRUE(std::filesystem::exists(directory / "again/histogram-0.svg"));
+  EXPECT_FALSE(std::filesystem::exists(directory / "again/histogram-1.svg"));
 }
 
 }  // namespace
