@@ -182,8 +182,8 @@ std::vector<Command> add_study(CLI::App& program) {
   app->footer(kExamples);
   auto command = std::make_shared<StudyCommand>();
   app->add_option("NAME", command->name, "one of --list");
-  app->add_flag("--list", command->list, "print the studies and their parameters, and exit");
-  app->add_flag("--json", command->json, "with --list: as JSON");
+  CLI::Option* list = app->add_flag("--list", command->list, "print the studies and their parameters, and exit");
+  app->add_flag("--json", command->json, "with --list: as JSON")->needs(list);
   app->add_option("--out", command->out, "folder of the page; a run that was stopped there goes on")->type_name("DIR");
   CLI::Option* quick = app->add_flag("--quick", command->quick, "a small grid, less than 50 s on 2 cores");
   app->add_flag("--paper", command->paper, "the full setting of the paper that the study follows")->excludes(quick);

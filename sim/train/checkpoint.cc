@@ -56,7 +56,8 @@ CheckpointReader::CheckpointReader(std::string path, const std::string& identity
   std::vector<char> recorded;
   values(recorded);
   if (std::string_view(recorded.data(), recorded.size()) != identity) {
-    io::fail(path_, "is of another configuration; remove it to begin anew, or name another checkpoint");
+    io::fail(path_,
+             "is of another configuration or version of tpce; remove it to begin anew, or name another checkpoint");
   }
 }
 

@@ -33,6 +33,9 @@ const ParameterLayout& checked(const ParameterLayout& layout) {
   return layout;
 }
 
+// Bits may differ between versions.
+std::string checkpoint_identity(const TrainConfig& config) { return "tpce " TPCE_VERSION "\n" + identity_of(config); }
+
 }  // namespace
 
 Trainer::Trainer(const TrainConfig& config, Executor& executor)
@@ -100,13 +103,13 @@ void Trainer::visit_state(Self& self, Archive& archive) {
 }
 
 void Trainer::save(const std::string& path) const {
-  CheckpointWriter writer(path, identity_of(config_));
+  CheckpointWriter writer(path, checkpoint_identity(config_));
   visit_state(*this, writer);
   writer.commit();
 }
 
 void Trainer::load(const std::string& path) {
-  CheckpointReader reader(path, identity_of(config_));
+  CheckpointReader reader(path, checkpoint_identity(config_));
   visit_state(*this, reader);
   reader.finish();
   if (steps_done() > config_.steps) {
