@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <utility>
 
 #include "sim/studies/text_run.h"
+#include "sim/studies/training_run.h"
 
 namespace tpce::sim {
 namespace {
@@ -26,12 +28,6 @@ std::vector<LossOptions> losses(const StudyOptions& options) {
   return all;
 }
 
-std::string name_of(const std::string& method, const std::string& precision) {
-  return precision == "fp32" ? method : method + "-" + precision;
-}
-
-std::string name_of(const Json& run) { return name_of(run.at("method"), run.at("precision")); }
-
 TrainConfig config_of(const std::string& text, const LossOptions& loss, const StudyOptions& options) {
   TrainConfig config = text_config(text, loss);
   config.seed = static_cast<std::int64_t>(options.seed);
@@ -48,7 +44,7 @@ Json shortened(Json run) {
   const Json& without = run.at("without_target");
   const auto first =
       std::find_if(without.begin(), without.end(), [](const Json& share) { return share.get<double>() > 0; });
-  run["first_collapse"] = first == without.end() ? 0 : first - without.begin() + 1;  // step; 0: none
+  run["first_without_target"] = first == without.end() ? 0 : first - without.begin() + 1;  // step; 0: none
   run["steps"] = without.size();
   for (const char* curve : kCurves) {
     const Json every = std::exchange(run[curve], Json::array());
@@ -68,7 +64,7 @@ Table data_of(std::span<const Json> results) {
              {}};
   for (const Json& run : results) {
     for (std::size_t i = 0; i < run.at("loss").size(); ++i) {
-      std::vector<std::string> row{name_of(run), step_of(i)};
+      std::vector<std::string> row{loss_name(run), step_of(i)};
       for (const char* curve : kCurves) row.push_back(csv_number(run.at(curve).at(i)));
       data.add(row);
     }
@@ -77,23 +73,26 @@ Table data_of(std::span<const Json> results) {
 }
 
 double last_of(const Json& values) {
-  const std::size_t count = std::max<std::size_t>(1, values.size() / 10);
-  double sum = 0.0;
-  for (std::size_t i = values.size() - count; i < values.size(); ++i) sum += number_of(values.at(i));
-  return sum / static_cast<double>(count);
+  std::vector<double> numbers;
+  for (const Json& value : values) numbers.push_back(number_of(value));
+  return last_tenth(numbers);
 }
 
 // Where a run ends.
 struct End {
-  std::int64_t first_collapse = 0;  // step; 0: none
-  double without_target = 0.0;      // share of rows, last
-  double distance = 0.0;            // of the parameters from canonical's, relative
+  std::int64_t first_without_target = 0;  // step; 0: none
+  double without_target = 0.0;            // share of rows, last
+  double distance = 0.0;                  // of the parameters from canonical's, relative
+  bool diverged = false;
+
+  bool collapsed() const { return first_without_target > 0; }
 };
 
 End end_of(const Json& run, const Json& canonical) {
-  return {.first_collapse = run.at("first_collapse"),
+  return {.first_without_target = run.at("first_without_target"),
           .without_target = last_of(run.at("without_target")),
-          .distance = parameter_distance(canonical, run)};
+          .distance = parameter_distance(canonical, run),
+          .diverged = run.at("loss").back().is_null() || run.at("grad_norm").back().is_null()};
 }
 
 Table table_of(std::span<const Json> results) {
@@ -104,11 +103,11 @@ Table table_of(std::span<const Json> results) {
   for (const Json& run : results) {
     const End end = end_of(run, results.front());
     const Json& accuracy = run.at("accuracy").back();
-    table.add({name_of(run), fmt::format("{:.3g}", last_of(run.at("loss"))),
+    table.add({loss_name(run), fmt::format("{:.3g}", last_of(run.at("loss"))),
                fmt::format("{:.3g}", last_of(run.at("grad_norm"))),
                fmt::format("{:.1f}", 100 * last_of(run.at("collapsed"))),
                fmt::format("{:.1f}", 100 * end.without_target),
-               end.first_collapse > 0 ? std::to_string(end.first_collapse) : "none",
+               end.collapsed() ? std::to_string(end.first_without_target) : "none",
                fmt::format("{:.1f}", 100 * accuracy.at(1).get<double>()),
                fmt::format("{:.1f}", 100 * accuracy.at(2).get<double>()), fmt::format("{:.2g}", end.distance)});
   }
@@ -121,7 +120,7 @@ std::string plot_of(std::span<const Json> results, const char* field, const char
   plot.x.label = "step";
   plot.y = y;
   for (const Json& run : results) {
-    Series series{name_of(run), {}, {}};
+    Series series{loss_name(run), {}, {}};
     for (std::size_t i = 0; i < run.at(field).size(); ++i) {
       series.x.push_back(static_cast<double>((i + 1) * kSteps));
       series.y.push_back(number_of(run.at(field).at(i)));
@@ -131,34 +130,65 @@ std::string plot_of(std::span<const Json> results, const char* field, const char
   return svg_of(plot);
 }
 
-std::string conclusion_of(std::span<const Json> results) {
-  End usual, canonical;
-  double uncollapsed = 0.0;  // how far apart runs end in which no row collapses
-  std::string narrow;
-  for (const Json& run : results) {
-    const End end = end_of(run, results.front());
-    const std::string name = name_of(run);
-    if (name == "canonical") canonical = end;
-    if (name == "log_softmax") usual = end;
-    if (name == "log_softmax-bf16") {
-      narrow = fmt::format(" In bf16 it is {:.1f} % of the rows, from step {} on, and {:.2g} of the norm.",
-                           100 * end.without_target, end.first_collapse, end.distance);
-    }
-    if (end.first_collapse == 0) uncollapsed = std::max(uncollapsed, end.distance);
+using Ends = std::map<std::string, End>;
+
+// How far from canonical's end runs that differ from it by rounding alone, without a row that loses its target
+// gradient: what log_softmax in fp32 is held against, and so not log_softmax in fp32. Empty where there is none.
+std::vector<double> control_of(const Ends& ends) {
+  std::vector<double> distances;
+  for (const char* name : {"log_softmax-fp64", "softplus_recompute"}) {
+    const auto found = ends.find(name);
+    if (found == ends.end() || found->second.diverged || found->second.collapsed()) continue;
+    if (!ends.at("canonical").collapsed()) distances.push_back(found->second.distance);
   }
-  std::string meaning;
-  if (uncollapsed > 0.0) {
-    meaning = fmt::format(
-        "; runs in which no row collapses end {:.2g} apart, so that {}", uncollapsed,
-        usual.distance > 2 * uncollapsed ? "collapse shows in the model" : "this is no more than rounding does");
+  return distances;
+}
+
+std::string meaning_of(const End& usual, const std::vector<double>& control) {
+  if (control.empty()) return "no run shows how far rounding alone would set them apart";
+  const double largest = *std::max_element(control.begin(), control.end());
+  const std::string text = fmt::format("{} that differ by rounding alone, with no such row, end up to {:.2g} apart",
+                                       control.size() == 1 ? "two runs" : "runs", largest);
+  // Two or three distances say no more than their order of magnitude.
+  if (usual.distance <= 2 * largest) return text + ", so that what collapse does to the model cannot be told from that";
+  return text + (usual.collapsed() ? ", less than half as far: collapse shows in the model"
+                                   : ", less than half as far, though nothing collapsed");
+}
+
+std::string narrow_of(const Ends& ends) {
+  const auto found = ends.find("log_softmax-bf16");
+  if (found == ends.end() || found->second.diverged) return "";
+  const End& end = found->second;
+  if (!end.collapsed())
+    return fmt::format(" In bf16 no row does; that run ends {:.2g} of the norm apart.", end.distance);
+  return fmt::format(
+      " In bf16 rows do from step {} on, {:.1f} % of them at the end; that run ends {:.2g} of the norm apart, for "
+      "collapse or for its other rounding.",
+      end.first_without_target, 100 * end.without_target, end.distance);
+}
+
+std::string conclusion_of(std::span<const Json> results) {
+  Ends ends;
+  std::vector<std::string> diverged;
+  for (const Json& run : results) {
+    const End end = ends[loss_name(run)] = end_of(run, results.front());
+    if (end.diverged) diverged.push_back(loss_name(run));
+  }
+  const std::string gone = diverged.empty() ? "" : fmt::format(" Diverged: {}.", enumerated(diverged));
+  const End &canonical = ends.at("canonical"), &usual = ends.at("log_softmax");
+  if (canonical.diverged || usual.diverged) {
+    return "No verdict: a run that the question is about diverged." + gone;
   }
   return fmt::format(
-      "{} In the last tenth of the steps {:.1f} % of the rows have no target gradient with the usual fp32 loss and "
-      "{:.1f} % with the canonical one. The parameters they end with are apart by {:.2g} of their norm, after the same "
-      "data in the same order{}.{}",
-      usual.first_collapse > 0 ? fmt::format("Rows collapse from step {} on.", usual.first_collapse)
-                               : "No row collapsed with the usual fp32 loss in this run.",
-      100 * usual.without_target, 100 * canonical.without_target, usual.distance, meaning, narrow);
+      "{} In the last tenth of the steps {:.1f} % of the rows have none with the usual fp32 loss and {:.1f} % with the "
+      "canonical one. The parameters that the two end with are apart by {:.2g} of their norm, after the same data in "
+      "the "
+      "same order; {}.{}{}",
+      usual.collapsed() ? fmt::format("With the usual fp32 loss rows lose their target gradient from step {} on.",
+                                      usual.first_without_target)
+                        : "No row lost its target gradient with the usual fp32 loss in this run.",
+      100 * usual.without_target, 100 * canonical.without_target, usual.distance, meaning_of(usual, control_of(ends)),
+      narrow_of(ends), gone);
 }
 
 }  // namespace
@@ -171,7 +201,7 @@ std::vector<Cell> FinetuneStudy::cells(const StudyOptions& options) const {
   const std::string text = parameter_file(*this, options, "text");
   std::vector<Cell> cells;
   for (const LossOptions& loss : losses(options)) {
-    const std::string key = name_of(loss.method, loss.precision);
+    const std::string key = loss_name(loss);
     cells.push_back({key, [=](const std::filesystem::path& folder) {
                        return shortened(run_text(config_of(text, loss, options), folder, key));
                      }});
@@ -198,7 +228,7 @@ Page FinetuneStudy::page(const StudyOptions& options, std::span<const Json> resu
        .figures = {
            {"without-target",
             plot_of(results, "without_target", "Rows whose target gradient is exactly 0", {"share of rows", false}),
-            "Collapsed rows over the steps."},
+            "Rows without target gradient over the steps."},
            {"norm", plot_of(results, "grad_norm", "Norm of the gradient", {"norm", true}),
             "Gradient norm over the steps."},
            {"loss", plot_of(results, "loss", "Loss", {"mean loss of the batch", true}), "Loss over the steps."}}});

@@ -6,13 +6,13 @@
 #include <stdexcept>
 
 #include "golden/golden_file.h"
+#include "sim/studies/training_run.h"
 #include "sim/train/random.h"
 
 namespace tpce::sim {
 namespace {
 
 constexpr std::size_t kSketch = 256;
-constexpr std::int64_t kSaveEvery = 200;
 
 // Sums of the parameters under random signs, and of their squares.
 Json sketch_of(const std::vector<float>& parameters) {
@@ -52,17 +52,10 @@ TrainConfig text_config(const std::string& text, const LossOptions& loss) {
 }
 
 Json run_text(const TrainConfig& config, const std::filesystem::path& folder, const std::string& key) {
-  InlineExecutor executor;
-  Trainer trainer(config, executor);
-  const std::filesystem::path checkpoint = folder / (key + ".checkpoint");
-  if (std::filesystem::exists(checkpoint)) trainer.load(checkpoint.string());
-  while (trainer.steps_done() < config.steps) {
-    trainer.step();
-    if (trainer.steps_done() % kSaveEvery == 0) trainer.save(checkpoint.string());
-  }
+  const TrainedRun trained = train_to_end(config, folder / (key + ".checkpoint"));
   Json loss = Json::array(), norm = Json::array(), collapsed = Json::array(), without = Json::array(),
        sum = Json::array(), accuracy = Json::array();
-  for (const StepResult& step : trainer.history()) {
+  for (const StepResult& step : trained.history) {
     const double rows = static_cast<double>(step.rows);
     loss.push_back(json_of(static_cast<double>(step.loss)));
     norm.push_back(json_of(static_cast<double>(step.grad_norm)));
@@ -71,7 +64,6 @@ Json run_text(const TrainConfig& config, const std::filesystem::path& folder, co
     sum.push_back(json_of(step.mean_gradient_sum));
     if (step.test_accuracy >= 0) accuracy.push_back({step.step, step.train_accuracy, step.test_accuracy});
   }
-  std::filesystem::remove(checkpoint);
   return {{"method", config.loss.method},
           {"precision", config.loss.precision},
           {"tp", config.loss.tp},
@@ -82,21 +74,21 @@ Json run_text(const TrainConfig& config, const std::filesystem::path& folder, co
           {"without_target", without},
           {"gradient_sum", sum},
           {"accuracy", accuracy},
-          {"sketch", sketch_of(trainer.parameters())}};
+          {"sketch", sketch_of(trained.parameters)}};
 }
 
 double parameter_distance(const Json& a, const Json& b) {
   double squares = 0.0;
+  const Json &a_sums = a.at("sketch").at("sums"), &b_sums = b.at("sketch").at("sums");
   for (std::size_t k = 0; k < kSketch; ++k) {
-    const double difference =
-        a.at("sketch").at("sums").at(k).get<double>() - b.at("sketch").at("sums").at(k).get<double>();
+    const double difference = number_of(a_sums.at(k)) - number_of(b_sums.at(k));
     squares += difference * difference;
   }
-  return std::sqrt(squares / static_cast<double>(kSketch) / a.at("sketch").at("squares").get<double>());
+  return std::sqrt(squares / static_cast<double>(kSketch) / number_of(a.at("sketch").at("squares")));
 }
 
-std::string golden_of(const Json& run, const std::string& version) {
-  golden::Results results{.version = version, .method = {.name = run.at("method")}, .steps = {}};
+std::string golden_of(const Json& run) {
+  golden::Results results{.version = TPCE_VERSION, .method = {.name = run.at("method")}, .steps = {}};
   if (run.at("method") != "canonical" || run.at("partial_sums").get<bool>()) {
     results.method.details.emplace_back("tp", run.at("tp").dump());
   }

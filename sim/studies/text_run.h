@@ -5,7 +5,7 @@
 #include <string>
 
 #include "sim/studies/study.h"
-#include "sim/train/trainer.h"
+#include "sim/train/config.h"
 
 namespace tpce::sim {
 
@@ -21,10 +21,11 @@ TrainConfig text_config(const std::string& text, const LossOptions& loss);
 Json run_text(const TrainConfig& config, const std::filesystem::path& folder, const std::string& key);
 
 // Norm of the difference of two runs' final parameters over that of the first's, estimated from the sketches: 256
-// random signs each (Johnson and Lindenstrauss), a standard error of about 4 %. 0 where the parameters are the same.
+// random signs each (Johnson and Lindenstrauss), a standard error of about 4 %. 0 where the parameters are the same,
+// NaN where a run diverged.
 double parameter_distance(const Json& a, const Json& b);
 
 // Loss and grad_norm in torchtitan's format, with what golden files made here record.
-std::string golden_of(const Json& run, const std::string& version);
+std::string golden_of(const Json& run);
 
 }  // namespace tpce::sim
