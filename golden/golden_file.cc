@@ -342,15 +342,7 @@ Check check_golden(const Trajectory& golden, const Results& results) {
       check.notes.push_back(fmt::format("step {}: {}", step, other_input_text(*result->input, input->second)));
     }
   }
-  if (record.method && !(*record.method == results.method)) {
-    const auto name = [](const Method& method) {
-      std::string text = method.name;
-      for (const auto& [key, value] : method.details) text += fmt::format(" {}={}", key, value);
-      return text;
-    };
-    check.notes.push_back(
-        fmt::format("the method is '{}', recorded is '{}'", name(results.method), name(*record.method)));
-  }
+  if (const auto note = other_method_text(record, results.method)) check.notes.push_back(*note);
   const std::vector<std::string> unchecked = columns_without_result(golden);
   for (const std::string& column : unchecked) {
     check.notes.push_back(fmt::format("column {} is not computed here and was not checked", io::quote(column)));

@@ -209,4 +209,14 @@ std::vector<RecordLine> record_lines(const Record& record) {
   return lines;
 }
 
+std::optional<std::string> other_method_text(const Record& record, const Method& method) {
+  if (!record.method || *record.method == method) return std::nullopt;
+  const auto text = [](const Method& one) {
+    std::string words = one.name;
+    for (const auto& [key, value] : one.details) words += fmt::format(" {}={}", key, value);
+    return words;
+  };
+  return fmt::format("the method is '{}', recorded is '{}'", text(method), text(*record.method));
+}
+
 }  // namespace tpce::golden

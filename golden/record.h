@@ -74,6 +74,9 @@ Record read_record(const Trajectory& trajectory);
 // Where recorded bits are not those of the row's number, one line each: the file was edited on one side only.
 std::vector<std::string> contradictions(const Trajectory& trajectory, const Record& record);
 
+// That the record is of another method than this one, in words; nothing where it is not, or names none.
+std::optional<std::string> other_method_text(const Record& record, const Method& method);
+
 // The lines of a record, in the order above: version, method, then input and bits of each step.
 // Throws std::invalid_argument where a name or value holds white space or '='.
 std::vector<RecordLine> record_lines(const Record& record);

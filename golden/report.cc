@@ -181,12 +181,16 @@ std::string to_table(const Comparison& comparison) {
     text += fmt::format("metrics in A only: {}\n", fmt::join(comparison.only_in_a, ", "));
   if (!comparison.only_in_b.empty())
     text += fmt::format("metrics in B only: {}\n", fmt::join(comparison.only_in_b, ", "));
+  const bool exact = comparison.options.tolerance == Tolerance::kEqual;
   for (const MetricComparison& metric : comparison.metrics) {
-    text += fmt::format("{}: {} ({}{})\n", title(metric), metric.within() ? "within the tolerance" : "DIFFERENT",
-                        tolerance_text(comparison.options),
-                        metric.first_outside
-                            ? fmt::format("; first at step {}, {} in all", *metric.first_outside, metric.outside)
-                            : "");
+    std::vector<std::string> details;
+    if (!exact) details.push_back(tolerance_text(comparison.options));
+    if (metric.first_outside) {
+      details.push_back(fmt::format("first at step {}, {} in all", *metric.first_outside, metric.outside));
+    }
+    const char* within = exact ? "equal" : "within the tolerance";
+    text += fmt::format("{}: {}{}\n", title(metric), metric.within() ? within : "DIFFERENT",
+                        details.empty() ? "" : fmt::format(" ({})", fmt::join(details, "; ")));
   }
   return text;
 }

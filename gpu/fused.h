@@ -11,7 +11,7 @@ template <class T>
 struct FusedArguments {
   static constexpr int kThreads = 512;
   static constexpr int kBlocks = 1;
-  // Beside the row's own: for its last tile's tail, and the row's bin.
+  // Beside the row's own: the row's bin.
   static constexpr std::size_t kSharedBytes = 16;
   using Cut = RowCut<T, kThreads, 4>;
 

@@ -3,8 +3,11 @@
 
 #include <memory>
 #include <optional>
+#include <stdexcept>
+#include <string>
 
 #include "io/atomic_file.h"
+#include "io/error.h"
 #include "sim/studies/study_report.h"
 #include "tools/command.h"
 #include "tools/output.h"
@@ -24,8 +27,13 @@ struct ReportCommand {
 
   int run() const {
     const std::string path = out ? *out : (std::filesystem::path(folder) / "report.html").string();
+    // Not over the pages that it reads.
+    if (!path.ends_with(".html")) {
+      throw std::invalid_argument(fmt::format("out: got {}, expected a name that ends in .html", io::quote(path)));
+    }
+    const std::string html = sim::report_html(folder);
     io::AtomicFile file(path);
-    file.write(sim::report_html(folder));
+    file.write(html);
     file.commit();
     print(fmt::format("wrote {}\n", path));
     return 0;

@@ -165,7 +165,12 @@ int StudyCommand::run() const {
     } else {
       const int workers =
           threads > 0 ? static_cast<int>(threads) : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-      sim::compute_cells(run, cells, workers, [&] { progress.advance(1); });
+      try {
+        sim::compute_cells(run, cells, workers, [&] { progress.advance(1); });
+      } catch (...) {
+        sim::drop_study(run);
+        throw;
+      }
     }
   }
   if (!is_first_rank()) return 0;

@@ -60,12 +60,17 @@ sim::TrainConfig config_of(const TrainCommand& command) {
   return config;
 }
 
-golden::Results results_of(const sim::TrainConfig& config, const std::vector<sim::StepResult>& history) {
-  golden::Results results{.version = TPCE_VERSION, .method = {.name = config.loss.method}, .steps = {}};
-  if (!sim::is_free_of_tp(config)) results.method.details.emplace_back("tp", std::to_string(config.loss.tp));
-  if (config.loss.precision != "fp32") results.method.details.emplace_back("precision", config.loss.precision);
+golden::Method method_of(const sim::TrainConfig& config) {
+  golden::Method method{.name = config.loss.method};
+  if (!sim::is_free_of_tp(config)) method.details.emplace_back("tp", std::to_string(config.loss.tp));
+  if (config.loss.precision != "fp32") method.details.emplace_back("precision", config.loss.precision);
   const std::string identity = sim::identity_of(config);
-  results.method.details.emplace_back("config", io::sha256(std::as_bytes(std::span(identity))).substr(0, 16));
+  method.details.emplace_back("config", io::sha256(std::as_bytes(std::span(identity))).substr(0, 16));
+  return method;
+}
+
+golden::Results results_of(const sim::TrainConfig& config, const std::vector<sim::StepResult>& history) {
+  golden::Results results{.version = TPCE_VERSION, .method = method_of(config), .steps = {}};
   for (const sim::StepResult& step : history) {
     results.steps.push_back({.step = step.step, .loss = step.loss, .grad_norm = step.grad_norm});
   }
@@ -96,7 +101,14 @@ class GoldenCheck {
       if (column == "grad_norm") grad_norm_ = i;
     }
     if (!loss_) io::fail(path, "has no column loss");
-    contradictions_ = golden::contradictions(trajectory_, golden::read_record(trajectory_));
+    record_ = golden::read_record(trajectory_);
+    contradictions_ = golden::contradictions(trajectory_, record_);
+  }
+
+  // A line where the file is of another method or configuration, so that differences are no news; or nothing.
+  std::string note(const golden::Method& method) const {
+    const std::optional<std::string> text = golden::other_method_text(record_, method);
+    return text ? fmt::format("note: {}\n", *text) : "";
   }
 
   // What is compared: "loss and grad_norm", or what the file has of it.
@@ -135,6 +147,7 @@ class GoldenCheck {
   }
 
   golden::Trajectory trajectory_;
+  golden::Record record_;
   std::vector<std::string> contradictions_;
   std::optional<std::size_t> loss_;
   std::optional<std::size_t> grad_norm_;
@@ -190,7 +203,7 @@ int TrainCommand::run() const {
   if (checkpoint && std::filesystem::exists(*checkpoint)) trainer.load(*checkpoint);
   const auto differs = [&](const sim::StepResult& step) {
     const std::optional<std::string> text = expected ? expected->difference(step) : std::nullopt;
-    if (text) print(*text);
+    if (text) print(*text + expected->note(method_of(config)));
     return text.has_value();
   };
   for (const sim::StepResult& step : trainer.history()) {

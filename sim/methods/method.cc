@@ -45,7 +45,7 @@ void check(const Method& method, const MethodInput& input) {
   if (method.one_rank_only() && input.batch.plan.tp() != 1) {
     throw std::invalid_argument("tp: got " + std::to_string(input.batch.plan.tp()) + ", expected 1, since method " +
                                 std::string(method.name()) +
-                                " knows one rank; all_gather_cross_entropy gathers the ranks first");
+                                " knows one rank; others shard the vocabulary, or gather it first");
   }
   check_precision(method, input.precision);
   if (input.upstream.per_row != nullptr && input.options.reduction != Reduction::kNone) {

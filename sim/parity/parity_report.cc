@@ -186,12 +186,14 @@ std::string to_table(const Parity& parity) {
   std::string text = files_text(parity, "\n") + "\n";
   for (const PairParity& pair : parity.pairs()) {
     text += fmt::format("\n{} against {}, tp {}: {}\n", pair.a, pair.b, pair.tp, verdict_of(pair));
-    std::vector<std::vector<std::string>> rows{{"quantity", "values", "differ", "bits", "largest ulp"}};
+    std::vector<std::vector<std::string>> rows{
+        {"quantity", "values", "differ", "bits", "largest ulp", "NaN or number"}};
     for (const Quantity quantity : kQuantities) {
       if (!pair.of(quantity)) continue;
       const ValueParity& values = *pair.of(quantity);
       rows.push_back({label_of(quantity), std::to_string(values.values), std::to_string(values.differing_values),
-                      std::to_string(values.differing_bits), std::to_string(values.max_ulp)});
+                      std::to_string(values.differing_bits), std::to_string(values.max_ulp),
+                      std::to_string(values.histogram.counts[UlpHistogram::kUnordered])});
     }
     text += aligned(rows);
     for (const Quantity quantity : kQuantities) {

@@ -163,10 +163,10 @@ BoundPage bind(const fs::path& folder) {
 std::vector<fs::path> pages_below(const fs::path& folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error)) io::fail(folder.string(), "is no directory");
-  if (fs::exists(folder / "page.md")) return {folder};
+  if (fs::is_regular_file(folder / "page.md")) return {folder};
   std::vector<fs::path> found;
   for (const auto& entry : fs::directory_iterator(folder)) {
-    if (fs::exists(entry.path() / "page.md")) found.push_back(entry.path());
+    if (fs::is_regular_file(entry.path() / "page.md")) found.push_back(entry.path());
   }
   if (found.empty()) io::fail(folder.string(), "holds no page.md, nor does a folder in it; tpce study writes them");
   const auto place = [](const fs::path& path) {

@@ -253,6 +253,16 @@ std::vector<std::size_t> open_study(const StudyRun& run, bool fresh) {
   return missing;
 }
 
+void drop_study(const StudyRun& run) noexcept {
+  std::error_code error;
+  for (fs::directory_iterator at(cells_folder(run), error), end; !error && at != end; at.increment(error)) {
+    if (at->path() != header_path(run)) return;
+  }
+  fs::remove(header_path(run), error);
+  fs::remove(cells_folder(run), error);
+  fs::remove(run.folder, error);  // only where it is empty
+}
+
 void compute_cells(const StudyRun& run, std::span<const std::size_t> cells, const NextCell& next_cell,
                    const std::function<void()>& done) {
   const DefaultFloatMode mode;

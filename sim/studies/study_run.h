@@ -41,6 +41,10 @@ class StudyLock {
 // seed or version, or files that no study wrote and this one would remove or replace; with fresh too.
 std::vector<std::size_t> open_study(const StudyRun& run, bool fresh);
 
+// Takes away what open_study() made in the folder, where no cell has left a result or a checkpoint: a run that is
+// refused for its input leaves nothing.
+void drop_study(const StudyRun& run) noexcept;
+
 // Hands out positions in the list of cells to compute, each once; nothing when none is left.
 using NextCell = std::function<std::optional<std::size_t>()>;
 

@@ -1,5 +1,6 @@
 // tpce study and tpce report.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -104,8 +105,22 @@ TEST(StudyCommand, RefusesAndLeavesNothing) {
     EXPECT_NE(output.err.find(message), std::string::npos) << output.err;
     EXPECT_TRUE(directory.names().empty()) << message;
   }
+  // Found only by a cell.
+  write_text(directory / "empty.txt", "");
+  const Output empty = run(directory, {"study", "finetune", "--quick", "--set", "text=" + (directory / "empty.txt"),
+                                       "--out", directory / "out"});
+  EXPECT_EQ(empty.exit_code, 2) << empty.err;
+  EXPECT_EQ(directory.names(), std::vector<std::string>{"empty.txt"});
+  std::filesystem::remove(directory / "empty.txt");
   EXPECT_EQ(run(directory, {"study", "memory"}).exit_code, 2);
   EXPECT_EQ(run(directory, {"report", directory / "none"}).exit_code, 2);
+  EXPECT_TRUE(directory.names().empty());
+  std::filesystem::create_directory(directory / "pages");
+  ASSERT_EQ(mkfifo((directory / "pages/page.md").c_str(), 0600), 0);
+  EXPECT_EQ(run(directory, {"report", directory / "pages"}).exit_code, 2);
+  const Output over = run(directory, {"report", directory / "pages", "--out", directory / "pages/page.md"});
+  EXPECT_NE(over.err.find("expected a name that ends in .html"), std::string::npos) << over.err;
+  std::filesystem::remove_all(directory / "pages");
   EXPECT_TRUE(directory.names().empty());
 }
 

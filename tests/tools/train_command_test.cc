@@ -73,6 +73,7 @@ TEST_P(Train, AUsualLossTrainsAnotherWay) {
   const Output output = train({"--check", golden(), "--method", "log_softmax"});
   EXPECT_EQ(output.exit_code, 1) << output.out;
   EXPECT_NE(output.out.find("differs"), std::string::npos);
+  EXPECT_NE(output.out.find("\nnote: the method is 'log_softmax "), std::string::npos) << output.out;
 }
 
 // Killed again and again, and so resumed from whatever was written last.
