@@ -85,7 +85,7 @@ struct End {
   double distance = 0.0;                  // of the parameters from canonical's, relative
   bool diverged = false;
 
-  bool collapsed() const { return first_without_target > 0; }
+  bool loses_target() const { return first_without_target > 0; }
 };
 
 End end_of(const Json& run, const Json& canonical) {
@@ -107,7 +107,7 @@ Table table_of(std::span<const Json> results) {
                fmt::format("{:.3g}", last_of(run.at("grad_norm"))),
                fmt::format("{:.1f}", 100 * last_of(run.at("collapsed"))),
                fmt::format("{:.1f}", 100 * end.without_target),
-               end.collapsed() ? std::to_string(end.first_without_target) : "none",
+               end.loses_target() ? std::to_string(end.first_without_target) : "none",
                fmt::format("{:.1f}", 100 * accuracy.at(1).get<double>()),
                fmt::format("{:.1f}", 100 * accuracy.at(2).get<double>()), fmt::format("{:.2g}", end.distance)});
   }
@@ -138,8 +138,8 @@ std::vector<double> control_of(const Ends& ends) {
   std::vector<double> distances;
   for (const char* name : {"log_softmax-fp64", "softplus_recompute"}) {
     const auto found = ends.find(name);
-    if (found == ends.end() || found->second.diverged || found->second.collapsed()) continue;
-    if (!ends.at("canonical").collapsed()) distances.push_back(found->second.distance);
+    if (found == ends.end() || found->second.diverged || found->second.loses_target()) continue;
+    if (!ends.at("canonical").loses_target()) distances.push_back(found->second.distance);
   }
   return distances;
 }
@@ -151,15 +151,15 @@ std::string meaning_of(const End& usual, const std::vector<double>& control) {
                                        control.size() == 1 ? "two runs" : "runs", largest);
   // Two or three distances say no more than their order of magnitude.
   if (usual.distance <= 2 * largest) return text + ", so that what collapse does to the model cannot be told from that";
-  return text + (usual.collapsed() ? ", less than half as far: collapse shows in the model"
-                                   : ", less than half as far, though nothing collapsed");
+  return text + (usual.loses_target() ? ", less than half as far: collapse shows in the model"
+                                      : ", less than half as far, though nothing collapsed");
 }
 
 std::string narrow_of(const Ends& ends) {
   const auto found = ends.find("log_softmax-bf16");
   if (found == ends.end() || found->second.diverged) return "";
   const End& end = found->second;
-  if (!end.collapsed())
+  if (!end.loses_target())
     return fmt::format(" In bf16 no row does; that run ends {:.2g} of the norm apart.", end.distance);
   return fmt::format(
       " In bf16 rows do from step {} on, {:.1f} % of them at the end; that run ends {:.2g} of the norm apart, for "
@@ -184,9 +184,9 @@ std::string conclusion_of(std::span<const Json> results) {
       "canonical one. The parameters that the two end with are apart by {:.2g} of their norm, after the same data in "
       "the "
       "same order; {}.{}{}",
-      usual.collapsed() ? fmt::format("With the usual fp32 loss rows lose their target gradient from step {} on.",
-                                      usual.first_without_target)
-                        : "No row lost its target gradient with the usual fp32 loss in this run.",
+      usual.loses_target() ? fmt::format("With the usual fp32 loss rows lose their target gradient from step {} on.",
+                                         usual.first_without_target)
+                           : "No row lost its target gradient with the usual fp32 loss in this run.",
       100 * usual.without_target, 100 * canonical.without_target, usual.distance, meaning_of(usual, control_of(ends)),
       narrow_of(ends), gone);
 }

@@ -155,7 +155,7 @@ struct End {
   std::int64_t first_without_target = 0;  // epoch; 0: every row kept its target gradient
   bool diverged = false;
 
-  bool collapsed() const { return first_without_target > 0; }
+  bool loses_target() const { return first_without_target > 0; }
 };
 
 End end_of(const Json& result) {
@@ -198,7 +198,7 @@ std::map<std::int64_t, double> gains_of(const EndsOfLoss& ends, const std::strin
   if (ours == ends.end() || theirs == ends.end()) return gains;
   for (const auto& [seed, end] : theirs->second) {
     const auto measure = ours->second.find(seed);
-    if (measure == ours->second.end() || measure->second.collapsed()) continue;
+    if (measure == ours->second.end() || measure->second.loses_target()) continue;
     if (!measure->second.diverged && !end.diverged) gains[seed] = end.test - measure->second.test;
   }
   return gains;
@@ -231,7 +231,7 @@ Table data_of(std::span<const Json> results) {
 std::string first_of(const EndOfSeed& ends) {
   std::int64_t first = 0;
   for (const auto& [seed, end] : ends) {
-    if (end.collapsed() && (first == 0 || end.first_without_target < first)) first = end.first_without_target;
+    if (end.loses_target() && (first == 0 || end.first_without_target < first)) first = end.first_without_target;
   }
   return first > 0 ? std::to_string(first) : "none";
 }
@@ -288,7 +288,8 @@ constexpr double kLeastScale = 0.05;
 std::optional<double> control_of(const EndsOfLoss& ends) {
   std::optional<double> control;
   for (const auto& [seed, gain] : gains_of(ends, "softplus_recompute")) {
-    if (!ends.at("softplus_recompute").at(seed).collapsed()) control = std::max(control.value_or(0.0), std::abs(gain));
+    if (!ends.at("softplus_recompute").at(seed).loses_target())
+      control = std::max(control.value_or(0.0), std::abs(gain));
   }
   return control;
 }
@@ -310,7 +311,7 @@ std::vector<Collapsing> collapsing(const EndsOfLoss& ends, double scale) {
     if (one.name == "canonical") continue;
     for (const auto& [seed, gain] : gains_of(ends, one.name)) {
       const End& end = ends.at(one.name).at(seed);
-      if (!end.collapsed()) continue;
+      if (!end.loses_target()) continue;
       one.without_target.add(end.without_target);
       one.gains.add(gain);
       one.harms[seed] = gain < -scale;
@@ -392,7 +393,8 @@ std::string numbers_of(const EndsOfLoss& ends, std::int64_t seed) {
     if (found == ends.end() || found->second.count(seed) == 0 || found->second.at(seed).diverged) continue;
     const End& end = found->second.at(seed);
     const std::string lost =
-        end.collapsed() ? fmt::format(" ({} % of the rows without target gradient)", percent(end.without_target)) : "";
+        end.loses_target() ? fmt::format(" ({} % of the rows without target gradient)", percent(end.without_target))
+                           : "";
     words.push_back(fmt::format("{} % with {}{}", percent(end.test), found->first, lost));
   }
   return enumerated(words);
