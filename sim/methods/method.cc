@@ -43,9 +43,10 @@ void check(const Method& method, const MethodInput& input) {
   check_batch(input.batch, input.options, host, SelfCommunicator());
   check_gradients(input.batch, input.gradients, host);
   if (method.one_rank_only() && input.batch.plan.tp() != 1) {
-    throw std::invalid_argument("tp: got " + std::to_string(input.batch.plan.tp()) + ", expected 1, since method " +
-                                std::string(method.name()) +
-                                " knows one rank; others shard the vocabulary, or gather it first");
+    throw std::invalid_argument(
+        "tp: got " + std::to_string(input.batch.plan.tp()) + ", expected 1, since method " +
+        std::string(method.name()) +
+        " knows one rank; over ranks there are all_gather_cross_entropy and liger_vocab_parallel");
   }
   check_precision(method, input.precision);
   if (input.upstream.per_row != nullptr && input.options.reduction != Reduction::kNone) {
