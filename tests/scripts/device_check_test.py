@@ -57,10 +57,11 @@ class DeviceCheckTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         result = self.written()
         self.assertEqual(result["device"], "NVIDIA H200 (x1)")
+        self.assertEqual(result["checks"].pop("other projects' losses"), "not run")
         self.assertEqual(set(result["checks"].values()), {"passed"})
         on_file = "on smollm2_repeat12_bf16.safetensors"
         for name in ("fingerprint", "tests", "tests of production kernels", f"parity of gpu/log_softmax {on_file}",
-                     f"parity of gpu/softplus_recompute {on_file}", "conformance", "memcheck", "racecheck"):  # fmt: skip
+                     f"parity of gpu/softplus_recompute {on_file}", "conformance", "memcheck", "racecheck", "benchmark"):  # fmt: skip
             self.assertIn(name, result["checks"])
         self.assertEqual((result["benchmark"], result["peers"]), ({"shapes": []}, None))
 
@@ -106,6 +107,18 @@ class DeviceCheckTest(unittest.TestCase):
         self.program("tpce-gpu-bench", "[[ $1 == --device-name ]] && echo 'NVIDIA H200 (x1)'")
         self.assertEqual(self.check().returncode, 1)
         self.assertIsNone(self.written()["benchmark"])
+        self.assertEqual(self.written()["checks"]["benchmark"], "failed")
+
+    def test_other_projects_losses_that_fail_are_a_failure(self):
+        self.tool("python3", "[[ $1 == -c ]]")
+        self.assertEqual(self.check().returncode, 1)
+        self.assertEqual(self.written()["checks"]["other projects' losses"], "failed")
+
+    def test_nothing_is_begun_after_the_time(self):
+        script = self.folder / "scripts/device-check"
+        script.write_text(script.read_text().replace("started + 465", "started"))
+        self.assertEqual(self.check().returncode, 1)
+        self.assertEqual(set(self.written()["checks"].values()), {"failed", "not run"})
 
     def test_no_device_is_one_clear_end(self):
         self.program("tpce-gpu-bench", "echo 'tpce-gpu-bench: gpu: no NVIDIA driver was found' >&2; exit 2")
