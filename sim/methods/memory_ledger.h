@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tpce/dtype.h"
@@ -11,6 +12,10 @@ namespace tpce::sim {
 
 // Operator by operator, each with a result in memory; or one kernel for each pass over the logits (torch.compile).
 enum class Execution : std::uint8_t { kEager, kCompiled };
+
+constexpr std::string_view name_of(Execution execution) {
+  return execution == Execution::kEager ? "eager" : "compiled";
+}
 
 // The size of a problem on one rank of tp; the vocabulary is cut evenly.
 struct Problem {

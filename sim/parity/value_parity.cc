@@ -7,34 +7,7 @@
 #include <cstring>
 
 namespace tpce::sim {
-namespace {
-
-std::uint32_t bits_of(float x) { return bit_cast<std::uint32_t>(x); }
-std::uint32_t bits_of(BFloat16 x) { return x.bits; }
-std::uint32_t bits_of(Float16 x) { return x.bits; }
-
-// On the line of the format's numbers, 0 for both zeros.
-template <class T>
-std::int64_t position(T x) {
-  constexpr std::uint32_t kSign = std::uint32_t{1} << (8 * sizeof(T) - 1);
-  const auto magnitude = static_cast<std::int64_t>(bits_of(x) & (kSign - 1));
-  return (bits_of(x) & kSign) != 0 ? -magnitude : magnitude;
-}
-
-template <class T>
-std::optional<std::uint64_t> steps_between(T a, T b) {
-  const bool a_is_nan = is_nan(widen(a)), b_is_nan = is_nan(widen(b));
-  if (a_is_nan && b_is_nan) return 0;
-  if (a_is_nan || b_is_nan) return std::nullopt;
-  const std::int64_t distance = position(a) - position(b);
-  return static_cast<std::uint64_t>(distance < 0 ? -distance : distance);
-}
-
-}  // namespace
-
-std::optional<std::uint64_t> ulp_steps(float a, float b) { return steps_between(a, b); }
-std::optional<std::uint64_t> ulp_steps(BFloat16 a, BFloat16 b) { return steps_between(a, b); }
-std::optional<std::uint64_t> ulp_steps(Float16 a, Float16 b) { return steps_between(a, b); }
+using ulp_steps_detail::bits_of;
 
 std::size_t UlpHistogram::bin_of(const std::optional<std::uint64_t>& steps) {
   if (!steps) return kUnordered;

@@ -1,8 +1,4 @@
-// Values of one format held against each other: differing bits, and distances in units in the last place (ulp).
-//
-// A distance counts the steps between two numbers along all that the format has: -0 and +0 are one place, subnormals
-// are numbers like others, infinity is the step behind the largest one. NaN is no place on that line: two NaNs are 0
-// apart whatever their bits are, a NaN and a number have no distance.
+// Values of one format held against each other: differing bits, and distances in ulp (sim/precision/ulp_steps.h).
 #pragma once
 
 #include <array>
@@ -12,14 +8,9 @@
 #include <span>
 #include <string>
 
-#include "tpce/dtype.h"
+#include "sim/precision/ulp_steps.h"
 
 namespace tpce::sim {
-
-// Nothing where one of the two alone is NaN.
-std::optional<std::uint64_t> ulp_steps(float a, float b);
-std::optional<std::uint64_t> ulp_steps(BFloat16 a, BFloat16 b);
-std::optional<std::uint64_t> ulp_steps(Float16 a, Float16 b);
 
 // How many pairs of values lie how far apart.
 class UlpHistogram {

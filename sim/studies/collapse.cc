@@ -10,6 +10,7 @@
 
 #include "sim/precision/visit.h"
 #include "sim/studies/contender.h"
+#include "sim/studies/errors.h"
 #include "sim/studies/first_zero.h"
 #include "sim/studies/margin_row.h"
 #include "sim/studies/peers.h"
@@ -42,8 +43,10 @@ std::vector<MarginRow> rows_of(std::int64_t vocab, Precision precision, std::int
   std::vector<float> logits;
   for (const float z : made) logits.push_back(loaded(z, precision));
   std::vector<MarginRow> rows;
-  for (std::int64_t k = 0; k < std::min(count, vocab); ++k)
-    rows.emplace_back(logits, (k * vocab) / count + (vocab > count ? k : 0));
+  const std::int64_t places = std::min(count, vocab);
+  for (std::int64_t k = 0; k < places; ++k) {
+    rows.emplace_back(logits, (k * vocab) / places + (vocab > places ? k : 0));
+  }
   return rows;
 }
 
@@ -66,9 +69,9 @@ Json measure(Precision precision, std::int64_t vocab, const std::vector<double>&
         ++looked_at;
         collapsed += values.target_grad == 0.0 ? 1 : 0;
         const double exact = -truth.target_grad_fp64;
-        loss_error = std::max(loss_error, std::abs(values.loss / truth.loss_fp64 - 1));
-        grad_error = std::max(grad_error, std::abs(-values.target_grad / exact - 1));
-        imbalance = std::max(imbalance, std::abs(values.grad_sum) / exact);
+        loss_error = larger(loss_error, std::abs(values.loss / truth.loss_fp64 - 1));
+        grad_error = larger(grad_error, std::abs(-values.target_grad / exact - 1));
+        imbalance = larger(imbalance, std::abs(values.grad_sum) / exact);
       }
       if (looked_at == 0) continue;
       points.push_back({margin, json_of(loss_error), json_of(grad_error), json_of(imbalance),

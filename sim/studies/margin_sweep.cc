@@ -6,11 +6,11 @@
 #include <array>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <numbers>
 #include <stdexcept>
 
 #include "io/gnuplot.h"
+#include "sim/precision/ulp_steps.h"
 
 namespace tpce::sim {
 namespace {
@@ -88,6 +88,11 @@ std::string order_zeros(const std::vector<OrderZero>& zeros) {
   return text + '\n';
 }
 
+std::string ulp_text(float a, float b) {
+  const std::optional<std::uint64_t> steps = ulp_steps(a, b);
+  return steps ? std::to_string(*steps) : "nan";
+}
+
 struct CsvRow {
   const CollapsePoint& point;
   std::string_view name;
@@ -98,7 +103,7 @@ std::string csv_line(const CsvRow& row) {
   const float loss = static_cast<float>(row.values.loss), target_grad = static_cast<float>(row.values.target_grad);
   return fmt::format("{},{},{},{},{:08x},{},{:08x},{},{}\n", row.point.margin, row.point.target_logit, row.name, loss,
                      bits_of(loss), target_grad, bits_of(target_grad), row.values.grad_sum,
-                     ulp_distance(loss, row.point.certified.loss));
+                     ulp_text(loss, row.point.certified.loss));
 }
 
 RowValues certified_values(const CollapsePoint& point) {
@@ -134,13 +139,6 @@ std::string plot_command(const CollapseReport& report, std::string_view data) {
 }
 
 }  // namespace
-
-std::int64_t ulp_distance(float a, float b) {
-  if (std::isnan(a) || std::isnan(b))
-    return std::isnan(a) == std::isnan(b) ? 0 : std::numeric_limits<std::int64_t>::max();
-  const auto bits = [](float x) { return static_cast<std::int64_t>(bits_of(x) & 0x7fffffffu); };
-  return std::abs(bits(a) - bits(b));
-}
 
 std::vector<double> collapse_margins() {
   std::vector<double> margins{16.6,      std::nextafter(static_cast<float>(kCollapse), 0.0f),

@@ -64,7 +64,4 @@ std::string collapse_csv(const CollapseReport& report);
 // does.
 std::string collapse_svg(const CollapseReport& report);
 
-// How many fp32 numbers lie between a and b, both at least 0.
-std::int64_t ulp_distance(float a, float b);
-
 }  // namespace tpce::sim

@@ -19,8 +19,6 @@
 namespace tpce::sim {
 namespace {
 
-constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
-
 // The problem and the peaks that torchtitan's authors published for their losses.
 constexpr Problem kPublishedProblem{16384, 128256, 2, DType::kBFloat16, Execution::kEager};
 struct Published {
@@ -42,8 +40,6 @@ Problem problem_of(const Study& study, const StudyOptions& options) {
   if (problem.logits == DType::kFloat64) throw std::invalid_argument("dtype: got fp64, expected fp32, bf16 or fp16");
   return problem;
 }
-
-std::string_view name_of(Execution execution) { return execution == Execution::kEager ? "eager" : "compiled"; }
 
 Json ledger_result(const Method& method, const Problem& problem) {
   const MemoryLedger ledger = method.ledger(problem);
@@ -152,8 +148,6 @@ Json measured_result(std::int64_t rows) {
           {"in_place", measured.in_place}};
 }
 
-std::string gib(double bytes) { return fmt::format("{:.2f}", bytes / kGiB); }
-
 const Json* find(std::span<const Json> results, std::string_view kind, std::string_view method,
                  std::string_view execution) {
   for (const Json& result : results) {
@@ -217,7 +211,7 @@ Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> result
   for (const Published& one : kPublished) {
     const Json* result = find(results, "published", one.method, name_of(one.execution));
     if (result == nullptr) throw std::logic_error(fmt::format("no ledger of {}", one.method));
-    const std::string ledger = gib((*result).at("peak").get<double>());
+    const std::string ledger = gib(result->at("peak").get<std::int64_t>());
     agreeing += ledger == one.peak;
     peaks.add({std::string(one.method), std::string(name_of(one.execution)), std::string(one.peak), ledger});
   }
@@ -243,8 +237,8 @@ Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> result
     if (kind != "chosen") continue;
     std::string kept;
     for (const Json& tensor : result.at("saved")) kept += (kept.empty() ? "" : ", ") + tensor.get<std::string>();
-    all.add({method, execution, gib(result.at("peak").get<double>()), result.at("peak_phase"),
-             gib(result.at("saved_bytes").get<double>()), kept,
+    all.add({method, execution, gib(result.at("peak").get<std::int64_t>()), result.at("peak_phase"),
+             gib(result.at("saved_bytes").get<std::int64_t>()), kept,
              fmt::format("{:.2f}", result.at("peak").get<double>() / logits)});
   }
   ledgers.tables.push_back(std::move(all));
@@ -281,7 +275,7 @@ Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> result
       "form, which nobody published, they predict {} GiB, in the phase \"{}\". Measured, the canonical loss needs "
       "{:.4f} "
       "of the logits for forward, {:.3f} for forward+backward, of which 1 is the gradient, and {:.4f} in place.",
-      agreeing, kPublished.size(), gib((*recompute).at("peak").get<double>()),
+      agreeing, kPublished.size(), gib((*recompute).at("peak").get<std::int64_t>()),
       (*recompute).at("peak_phase").get<std::string>(), share("forward"), share("backward"), share("in_place"));
   page.sections = {std::move(published), std::move(ledgers), std::move(ours)};
   return page;

@@ -82,6 +82,8 @@ std::string axis_commands(const Axis& axis, char name) {
 
 }  // namespace
 
+std::string gib(std::int64_t bytes) { return fmt::format("{:.2f}", static_cast<double>(bytes) / 0x1p30); }
+
 void Table::add(std::vector<std::string> row) {
   if (row.size() != columns.size()) {
     throw std::invalid_argument(fmt::format("row: got {} cells, expected {}", row.size(), columns.size()));
@@ -112,9 +114,8 @@ std::string svg_of(const LinePlot& plot) {
     }
     if (!any) continue;
     script += block + "EOD\n";
-    commands += fmt::format("{}$s{} using 1:2 with {} lc rgb '{}' title {}", commands.empty() ? "plot " : ", ", s,
-                            series.points ? "points pt 7 ps 0.6" : "lines lw 2", kColours[s % std::size(kColours)],
-                            io::gnuplot_string(series.name));
+    commands += fmt::format("{}$s{} using 1:2 with lines lw 2 lc rgb '{}' title {}", commands.empty() ? "plot " : ", ",
+                            s, kColours[s % std::size(kColours)], io::gnuplot_string(series.name));
   }
   if (commands.empty()) throw std::invalid_argument(fmt::format("plot {}: nothing can be drawn", plot.title));
   return io::run_gnuplot(script + commands + "\n");

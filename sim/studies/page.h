@@ -1,6 +1,7 @@
 // What a study finds, as a page: text, tables and plots that any Markdown viewer shows and `tpce report` binds.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -20,7 +21,6 @@ struct Series {
   std::string name;
   std::vector<double> x;
   std::vector<double> y;  // one each x; what is not finite is left out, and on a logarithmic axis what is not above 0
-  bool points = false;    // marks without a line
 };
 
 struct Axis {
@@ -64,6 +64,9 @@ struct BarPlot {
 std::string svg_of(const LinePlot& plot);
 std::string svg_of(const HeatMap& map);
 std::string svg_of(const BarPlot& plot);
+
+// A number of bytes in GiB, two decimals.
+std::string gib(std::int64_t bytes);
 
 struct Figure {
   std::string name;  // of the file, without .svg

@@ -10,6 +10,7 @@
 
 #include "io/safetensors.h"
 #include "sim/studies/contender.h"
+#include "sim/studies/errors.h"
 
 namespace tpce::sim {
 namespace {
@@ -103,10 +104,12 @@ Json compare(const std::string& path, const Peer& peer) {
       const RowValues ours = evaluate_row(method_from_name(peer.method), setting, stored.row(i), stored.labels[i]);
       same_loss += same_bits(ours.loss, loss[i]) ? 1 : 0;
       same_grad += same_bits(ours.target_grad, static_cast<double>(target_grad[i])) ? 1 : 0;
-      apart = std::max(apart, std::abs(ours.target_grad - static_cast<double>(target_grad[i])) / kUnit);
+      apart = larger(apart, std::abs(ours.target_grad - static_cast<double>(target_grad[i])) / kUnit);
     }
-    orders.push_back(
-        {{"order", name_of(order.order)}, {"losses", same_loss}, {"target_grads", same_grad}, {"apart", apart}});
+    orders.push_back({{"order", name_of(order.order)},
+                      {"losses", same_loss},
+                      {"target_grads", same_grad},
+                      {"apart", json_of(apart)}});
   }
 
   // Of what the peer returned. The exact target gradient is -1 / (1 + exp(margin)).
@@ -124,7 +127,7 @@ Json compare(const std::string& path, const Peer& peer) {
       if (std::abs(margin - (at == 0 ? 10.0 : 15.0)) > 0.01) continue;
       const double relative = std::abs(static_cast<double>(target_grad[i]) / exact - 1);
       error[at][0] = std::min(error[at][0], relative);
-      error[at][1] = std::max(error[at][1], relative);
+      error[at][1] = larger(error[at][1], relative);
     }
   }
   return {{"peer", name},
@@ -226,7 +229,7 @@ Attachment peer_orders(std::span<const Json> results) {
                           result.at("method").get<std::string>(), result.at("tp").dump(),
                           result.at("precision").get<std::string>(), order.at("order").get<std::string>(),
                           result.at("rows").dump(), order.at("losses").dump(), order.at("target_grads").dump(),
-                          order.at("apart").get<double>());
+                          number_of(order.at("apart")));
     }
   }
   return {"peers.csv", text};

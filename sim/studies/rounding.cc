@@ -12,6 +12,8 @@
 #include "sim/methods/method.h"
 #include "sim/precision/visit.h"
 #include "sim/studies/contender.h"
+#include "sim/studies/errors.h"
+#include "sim/studies/growth.h"
 #include "sim/studies/rows.h"
 
 namespace tpce::sim {
@@ -49,26 +51,9 @@ double depth_of(const SumOrder& order, std::int64_t vocab) {
   return n - 1;
 }
 
-// Errors in units of the last place of the exact value at a precision's bits.
-struct Errors {
-  double squares = 0.0;
-  double largest = 0.0;
-  std::int64_t count = 0;
-
-  void add(long double error, long double exact, int bits) {
-    if (exact == 0.0L) return;
-    add(static_cast<double>(std::abs(error) / std::ldexp(1.0L, std::ilogb(exact) - (bits - 1))));
-  }
-  void add(double error) {
-    squares += error * error;
-    largest = std::max(largest, error);
-    ++count;
-  }
-  Json json() const {
-    return {{"rms", json_of(count > 0 ? std::sqrt(squares / static_cast<double>(count)) : 0.0)},
-            {"max", json_of(largest)}};
-  }
-};
+Json json_of(const ErrorStatistics& errors) {
+  return {{"rms", sim::json_of(errors.rms())}, {"max", sim::json_of(errors.largest)}};
+}
 
 // The values of one row of logits that a precision can hold, in long double: at least 11 bits more than fp64 has where
 // its sums of V terms lose 2^-64 V.
@@ -92,30 +77,32 @@ Truth truth_of(std::span<const float> logits) {
 }
 
 struct OrderErrors {
-  Errors sum;  // relative, in half ulps of 1: u
-  Errors lse;
-  Errors loss;
-  Errors gradient;
+  SumOrder order = {};
+  ErrorStatistics sum = {};  // relative, in half ulps of 1: u
+  ErrorStatistics lse = {};  // this and the others in ulp
+  ErrorStatistics loss = {};
+  ErrorStatistics gradient = {};
   double of_bound = 0.0;  // largest error of the sum over its bound
 };
 
 template <class Arithmetic>
-void add_sum(std::span<const float> logits, const Truth& truth, const SumOrder& order, int bits, OrderErrors& errors) {
+void add_sum(std::span<const float> logits, const Truth& truth, int bits, OrderErrors& errors) {
   using Real = typename Arithmetic::Real;
   const Real maximum(static_cast<float>(truth.maximum));
   std::vector<Real> terms;
   for (const float z : logits) terms.push_back(Arithmetic::exp(Real(z) - maximum));
-  const Real total = tpce::sim::sum(order, std::span<const Real>(terms));
+  const Real total = tpce::sim::sum(errors.order, std::span<const Real>(terms));
   const long double u = std::ldexp(1.0L, -bits);
   const double error =
       static_cast<double>(std::abs(static_cast<long double>(static_cast<double>(total)) - truth.sum) / truth.sum / u);
   errors.sum.add(error);
   // First order: the shift's rounding moves exp by |z - M| u, exp itself errs by 2 u at most, each addition by u.
   const double bound =
-      static_cast<double>(truth.weighted) + 2.0 + depth_of(order, static_cast<std::int64_t>(logits.size()));
-  errors.of_bound = std::max(errors.of_bound, error / bound);
+      static_cast<double>(truth.weighted) + 2.0 + depth_of(errors.order, static_cast<std::int64_t>(logits.size()));
+  errors.of_bound = larger(errors.of_bound, error / bound);
   const Real lse = maximum + Arithmetic::log(total);
-  errors.lse.add(static_cast<long double>(static_cast<double>(lse)) - truth.lse(), truth.lse(), bits);
+  if (truth.lse() == 0.0L) return;
+  errors.lse.add(ulps_apart(static_cast<long double>(static_cast<double>(lse)), truth.lse(), bits));
 }
 
 void add_method(const Method& method, const Setting& setting, std::span<const float> logits, std::int64_t target,
@@ -131,29 +118,30 @@ void add_method(const Method& method, const Setting& setting, std::span<const fl
   const long double target_exp =
       std::exp(static_cast<long double>(logits[static_cast<std::size_t>(target)]) - truth.maximum);
   const long double loss = std::log1p(others / target_exp);
-  errors.loss.add(static_cast<long double>(values.loss) - loss, loss, bits);
+  if (loss != 0.0L) errors.loss.add(ulps_apart(static_cast<long double>(values.loss), loss, bits));
   for (std::size_t j = 0; j < gradient.size(); ++j) {
     const long double exact = static_cast<std::int64_t>(j) == target
                                   ? -others / truth.sum
                                   : std::exp(static_cast<long double>(logits[j]) - truth.maximum) / truth.sum;
     // Below the normal numbers of the format an ulp is no measure of a method.
     if (std::abs(exact) < 0x1p-14L) continue;
-    errors.gradient.add(static_cast<long double>(gradient[j]) - exact, exact, bits);
+    errors.gradient.add(ulps_apart(static_cast<long double>(gradient[j]), exact, bits));
   }
 }
 
 Json json_of(const OrderErrors& errors) {
-  return {{"sum_u", errors.sum.json()},
-          {"of_bound", errors.of_bound},
-          {"lse", errors.lse.json()},
-          {"loss", errors.loss.json()},
-          {"gradient", errors.gradient.json()}};
+  return {{"sum_u", json_of(errors.sum)},
+          {"of_bound", sim::json_of(errors.of_bound)},
+          {"lse", json_of(errors.lse)},
+          {"loss", json_of(errors.loss)},
+          {"gradient", json_of(errors.gradient)}};
 }
 
 Json measure(const LabelledRows& rows, Precision precision) {
   const int bits = info_of(precision).bits;
   Json result{{"precision", name_of(precision)}, {"vocab", rows.vocab}, {"rows", rows.rows()}};
-  std::vector<OrderErrors> by_order(kSumOrders.size());
+  std::vector<OrderErrors> by_order;
+  for (const SumOrderInfo& info : kSumOrders) by_order.push_back({.order = info.order});
   OrderErrors recompute, canonical;
   for (std::int64_t i = 0; i < rows.rows(); ++i) {
     // As the precision holds them, so that the error is that of the arithmetic.
@@ -163,12 +151,10 @@ Json measure(const LabelledRows& rows, Precision precision) {
       for (float& z : logits) z = static_cast<float>(static_cast<double>(Real(z)));
     });
     const Truth truth = truth_of(logits);
-    for (std::size_t o = 0; o < kSumOrders.size(); ++o) {
-      const SumOrder order = kSumOrders[o].order;
-      visit_precision(precision,
-                      [&](auto arithmetic) { add_sum<decltype(arithmetic)>(logits, truth, order, bits, by_order[o]); });
-      const Setting setting{.tp = 1, .order = {.classes = order}, .precision = precision};
-      add_method(method_from_name("log_softmax"), setting, logits, rows.label(i), truth, by_order[o]);
+    for (OrderErrors& errors : by_order) {
+      visit_precision(precision, [&](auto arithmetic) { add_sum<decltype(arithmetic)>(logits, truth, bits, errors); });
+      const Setting setting{.tp = 1, .order = {.classes = errors.order}, .precision = precision};
+      add_method(method_from_name("log_softmax"), setting, logits, rows.label(i), truth, errors);
     }
     const Setting setting{.tp = 1, .order = {}, .precision = precision};
     add_method(method_from_name("softplus_recompute"), setting, logits, rows.label(i), truth, recompute);
@@ -177,12 +163,10 @@ Json measure(const LabelledRows& rows, Precision precision) {
     }
   }
   result["orders"] = Json::object();
-  for (std::size_t o = 0; o < kSumOrders.size(); ++o) {
-    result["orders"][sim::name_of(kSumOrders[o].order)] = json_of(by_order[o]);
-  }
-  result["softplus_recompute"] = {{"loss", recompute.loss.json()}, {"gradient", recompute.gradient.json()}};
+  for (const OrderErrors& errors : by_order) result["orders"][sim::name_of(errors.order)] = json_of(errors);
+  result["softplus_recompute"] = {{"loss", json_of(recompute.loss)}, {"gradient", json_of(recompute.gradient)}};
   if (precision == Precision::kFp32) {
-    result["canonical"] = {{"loss", canonical.loss.json()}, {"gradient", canonical.gradient.json()}};
+    result["canonical"] = {{"loss", json_of(canonical.loss)}, {"gradient", json_of(canonical.gradient)}};
   }
   return result;
 }
@@ -195,17 +179,6 @@ std::vector<std::int64_t> vocabularies(const StudyOptions& options) {
 
 std::vector<double> spreads(const StudyOptions& options) {
   return options.quick() ? std::vector<double>{3.0} : std::vector<double>{0.5, 3.0, 8.0};
-}
-
-// Slope of log2 y over log2 x, by least squares.
-double growth(const std::vector<double>& x, const std::vector<double>& y) {
-  double n = 0, sx = 0, sy = 0, sxx = 0, sxy = 0;
-  for (std::size_t i = 0; i < x.size(); ++i) {
-    if (!(y[i] > 0) || !std::isfinite(y[i])) continue;
-    const double a = std::log2(x[i]), b = std::log2(y[i]);
-    n += 1, sx += a, sy += b, sxx += a * a, sxy += a * b;
-  }
-  return n < 2 ? 0.0 : (n * sxy - sx * sy) / (n * sxx - sx * sx);
 }
 
 std::string short_number(const Json& value) {
@@ -224,6 +197,17 @@ const Json& shown(std::span<const Json> results, std::int64_t vocab, Precision p
     }
   }
   throw std::logic_error("a cell is missing");
+}
+
+// Over V, by what a cell has of it; a point of many rows counts for more.
+template <class Value>
+Growth growth_over(std::span<const Json> results, const std::vector<std::int64_t>& sizes, const Value& value) {
+  std::vector<GrowthPoint> points;
+  for (const std::int64_t vocab : sizes) {
+    const Json& cell = shown(results, vocab, Precision::kFp32);
+    points.push_back({static_cast<double>(vocab), value(cell), cell.at("rows").get<double>()});
+  }
+  return growth_of(points);
 }
 
 Table data_of(std::span<const Json> results) {
@@ -248,12 +232,13 @@ Table data_of(std::span<const Json> results) {
 
 // How the error of an fp32 sum grows with V, by order.
 struct Laws {
-  Table table{{"order", "grows as V^", "its bound as V^", "error at the largest V, u", "of the bound, at most"}, {}};
+  Table table{{"order", "V to the", "+-", "its bound: V to the", "error at the largest V, u", "of the bound, at most"},
+              {}};
   LinePlot plot{"fp32: relative error of the sum of exponentials, standard deviation 3",
                 {"V", true},
                 {"root mean square, in u = 2^-24", true},
                 {}};
-  double sequential = 0.0, pairwise = 0.0;  // exponents of V
+  Growth sequential, pairwise;
   double worst_of_bound = 0.0;
 };
 
@@ -262,21 +247,23 @@ Laws laws_of(std::span<const Json> results, const std::vector<std::int64_t>& siz
   for (const SumOrderInfo& info : kSumOrders) {
     const std::string order = sim::name_of(info.order);
     Series series{order, {}, {}};
-    std::vector<double> bounds;
     double of_bound = 0.0;
     for (const std::int64_t vocab : sizes) {
       const Json& errors = shown(results, vocab, Precision::kFp32).at("orders").at(order);
       series.x.push_back(static_cast<double>(vocab));
       series.y.push_back(number_of(errors.at("sum_u").at("rms")));
-      bounds.push_back(depth_of(info.order, vocab));
-      of_bound = std::max(of_bound, errors.at("of_bound").get<double>());
+      of_bound = larger(of_bound, number_of(errors.at("of_bound")));
     }
-    const double law = growth(series.x, series.y);
+    const Growth law = growth_over(
+        results, sizes, [&](const Json& cell) { return number_of(cell.at("orders").at(order).at("sum_u").at("rms")); });
+    const Growth bound =
+        growth_over(results, sizes, [&](const Json& cell) { return depth_of(info.order, cell.at("vocab")); });
     if (info.order == SumOrder::kSequential) laws.sequential = law;
     if (info.order == SumOrder::kPairwise) laws.pairwise = law;
-    laws.worst_of_bound = std::max(laws.worst_of_bound, of_bound);
-    laws.table.add({order, fmt::format("{:.2f}", law), fmt::format("{:.2f}", growth(series.x, bounds)),
-                    fmt::format("{:.3g}", series.y.back()), fmt::format("{:.3f}", of_bound)});
+    laws.worst_of_bound = larger(laws.worst_of_bound, of_bound);
+    laws.table.add({order, fmt::format("{:.2f}", law.exponent), fmt::format("{:.2f}", law.half_width()),
+                    fmt::format("{:.2f}", bound.exponent), fmt::format("{:.3g}", series.y.back()),
+                    fmt::format("{:.3f}", of_bound)});
     laws.plot.series.push_back(std::move(series));
   }
   return laws;
@@ -299,6 +286,12 @@ Table by_precision(std::span<const Json> results, const std::vector<std::int64_t
   return table;
 }
 
+std::string bound_text(double worst) {
+  if (std::isnan(worst)) return "in at least one order it is not a number";
+  return worst <= 1 ? fmt::format("it reached at most {:.2g} of its bound", worst)
+                    : fmt::format("it exceeded its bound, {:.2g} times", worst);
+}
+
 // The largest errors of each method in fp32.
 struct ByMethod {
   Table table{{"rows", "V", "spread", "log_softmax (lanes8): loss", "gradient", "softplus_recompute: loss", "gradient",
@@ -319,13 +312,12 @@ ByMethod by_method(std::span<const Json> results) {
                      short_number(most(usual, "gradient")), short_number(most(recompute, "loss")),
                      short_number(most(recompute, "gradient")), short_number(most(canonical, "loss")),
                      short_number(most(canonical, "gradient"))});
-    found.canonical_loss = std::max(found.canonical_loss, number_of(most(canonical, "loss")));
-    found.canonical_gradient = std::max(found.canonical_gradient, number_of(most(canonical, "gradient")));
+    found.canonical_loss = larger(found.canonical_loss, number_of(most(canonical, "loss")));
+    found.canonical_gradient = larger(found.canonical_gradient, number_of(most(canonical, "gradient")));
   }
   return found;
 }
 
-// The canonical loss is the last series.
 LinePlot loss_by_method(std::span<const Json> results, const std::vector<std::int64_t>& sizes) {
   LinePlot plot{"fp32: error of the loss, standard deviation 3", {"V", true}, {"root mean square, ulp", true}, {}};
   const auto add = [&](const std::string& name, const auto& errors_of) {
@@ -401,25 +393,27 @@ Page RoundingStudy::page(const StudyOptions& options, std::span<const Json> resu
   Laws laws = laws_of(results, sizes);
   ByMethod methods = by_method(results);
   const LinePlot loss_plot = loss_by_method(results, sizes);
-  const Series& canonical = loss_plot.series.back();
+  const Growth canonical = growth_over(
+      results, sizes, [](const Json& cell) { return number_of(cell.at("canonical").at("loss").at("rms")); });
   // Of a sum in u, the share of it.
   const double lost_in_bf16 = std::ldexp(
       number_of(shown(results, sizes.back(), Precision::kBf16).at("orders").at("sequential").at("sum_u").at("rms")),
       -info_of(Precision::kBf16).bits);
   page.conclusion = fmt::format(
-      "The error of an fp32 sum of exponentials grows as V^{:.2f} in a plain loop and as V^{:.2f} pairwise, where the "
-      "bounds grow as V and as log V; it reached at most {:.2g} of its bound. The canonical loss errs by at most "
-      "{:.2f} "
-      "ulp, and its gradients by {:.2f}, over all rows here; its error grows as V^{:.2f}. In bf16 a plain loop over {} "
-      "classes loses {:.0f} % of the sum: it stops growing where a term is less than half an ulp of it.",
-      laws.sequential, laws.pairwise, laws.worst_of_bound, methods.canonical_loss, methods.canonical_gradient,
-      growth(canonical.x, canonical.y), sizes.back(), 100 * lost_in_bf16);
+      "The error of an fp32 sum of exponentials {} in a plain loop and {} pairwise, where the bounds grow as V and as "
+      "log V; {}. The canonical loss errs by at most {:.2f} ulp, and its gradients by {:.2f}, over all rows here; its "
+      "error {}. In bf16 a plain loop over {} classes loses {:.0f} % of the sum: it stops growing where a term is less "
+      "than half an ulp of it.",
+      growth_text(laws.sequential), growth_text(laws.pairwise), bound_text(laws.worst_of_bound), methods.canonical_loss,
+      methods.canonical_gradient, growth_text(canonical), sizes.back(), 100 * lost_in_bf16);
   page.sections.push_back(
       {.heading = "Growth laws of the sum",
        .text =
            "Relative error of the sum of exp(z - M) in fp32, in units of u = 2^-24; logits of standard deviation 3. "
            "The "
-           "exponent is the slope of the logarithm of the root mean square over that of V. The bound is that of first "
+           "exponent is the slope of the logarithm of the root mean square over that of V, where each V counts by its "
+           "number of rows, fewer the larger V is; +- is two standard errors, from how far the points lie from the "
+           "line. The bound is that of first "
            "order, depth + 2 + the mean of |z - M| under softmax, times u, after Blanchard, Higham and Higham "
            "(Accurately computing the log-sum-exp and softmax functions, IMA J. Numer. Anal. 41, 2021), with the depth "
            "of the order, V - 1 for a plain loop, in place of the number of terms: the rounding of the shift moves "
