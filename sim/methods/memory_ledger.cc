@@ -1,10 +1,22 @@
 #include "sim/methods/memory_ledger.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <stdexcept>
 
 namespace tpce::sim {
 
+void check_size(const Problem& problem) {
+  constexpr int kMost = 50;  // of 8 bytes a logit, 2^10 tensors fit in 64 bits
+  const std::int64_t columns = std::max<std::int64_t>({problem.vocab, problem.tp, 1});
+  if (problem.rows <= (std::int64_t{1} << kMost) / columns) return;
+  throw std::invalid_argument(fmt::format("rows x vocab: got {} x {} on {} ranks, expected at most 2^{} logits",
+                                          problem.rows, problem.vocab, problem.tp, kMost));
+}
+
 std::int64_t MemoryLedger::bytes(const HeldTensor& buffer) const {
+  check_size(problem);
   std::int64_t columns = 1;
   if (buffer.shape == Shape::kAllClasses) columns = problem.vocab;
   if (buffer.shape == Shape::kLocalClasses) columns = (problem.vocab + problem.tp - 1) / problem.tp;

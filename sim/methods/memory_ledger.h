@@ -26,6 +26,9 @@ struct Problem {
   Execution execution = Execution::kEager;
 };
 
+// Throws std::invalid_argument where bytes of such a problem may leave 64 bits: beyond 2^50 logits over all ranks.
+void check_size(const Problem& problem);
+
 enum class Shape : std::uint8_t {
   kLocalClasses,      // [T, V_local], V_local = ceil(V / tp)
   kAllClasses,        // [T, V]
@@ -59,6 +62,7 @@ struct MemoryLedger {
   std::vector<Phase> phases;      // in the order of time
   std::vector<HeldTensor> saved;  // held between forward and backward
 
+  // Throws as check_size() does.
   std::int64_t bytes(const HeldTensor& buffer) const;
   // Of the buffers that the method holds; with Count::kCaller also the logits that the caller holds.
   enum class Count : std::uint8_t { kMethod, kCaller };

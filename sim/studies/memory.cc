@@ -1,18 +1,15 @@
 #include "sim/studies/memory.h"
 
 #include <fmt/format.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cstring>
-#include <fstream>
-#include <optional>
 #include <random>
 #include <stdexcept>
+#include <vector>
 
 #include "sim/methods/method.h"
+#include "sim/studies/counting_backend.h"
 #include "simd/simd_backend.h"
 #include "tpce/cross_entropy.h"
 
@@ -38,6 +35,7 @@ Problem problem_of(const Study& study, const StudyOptions& options) {
   problem.tp = parameter_number(study, options, "tp", {1, 4096});
   problem.logits = dtype_from_name(parameter_text(study, options, "dtype"));
   if (problem.logits == DType::kFloat64) throw std::invalid_argument("dtype: got fp64, expected fp32, bf16 or fp16");
+  check_size(problem);
   return problem;
 }
 
@@ -62,26 +60,12 @@ Json ledger_result(const Method& method, const Problem& problem) {
           {"phases", phases}};
 }
 
-// Of a process: resident now and at most since the last reset, in bytes.
-std::int64_t status_field(const char* field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(field)) return 1024 * std::stoll(line.substr(std::strlen(field)));
-  }
-  throw std::runtime_error(fmt::format("/proc/self/status has no {}", field));
-}
-
-struct Measured {
-  std::int64_t forward = 0;   // beyond what was there
-  std::int64_t backward = 0;  // with the gradient
-  std::int64_t in_place = 0;
-  std::int64_t logits = 0;
-};
-
 constexpr std::int64_t kMeasuredVocab = 128256;
 
-// Runs in a process of its own, in which nothing else allocates.
-Measured measure_canonical(std::int64_t rows) {
+Problem measured_problem(std::int64_t rows) { return {rows, kMeasuredVocab, 1, DType::kBFloat16}; }
+
+// The most bytes that the canonical loss holds at one time beyond the logits, by what it asks of its backend.
+Json measured_result(std::int64_t rows) {
   std::vector<BFloat16> logits(static_cast<std::size_t>(rows * kMeasuredVocab));
   std::vector<std::int64_t> labels(static_cast<std::size_t>(rows));
   std::mt19937 random(1);
@@ -90,62 +74,31 @@ Measured measure_canonical(std::int64_t rows) {
   const ShardPlan plan = ShardPlan::even(kMeasuredVocab, 1);
   const std::vector<Shard> shards{{matrix_of(static_cast<const BFloat16*>(logits.data()), rows, kMeasuredVocab), 0}};
   const Batch batch{plan, shards, Labels(labels.data(), rows), kMeasuredVocab};
-  simd::SimdBackend backend({.target = {}, .threads = 1});
+  simd::SimdBackend simd({.target = {}, .threads = 1});
+  CountingBackend backend(simd);
   SelfCommunicator self;
   const Runtime runtime{backend, self};
-  cross_entropy_forward(batch, {}, {}, runtime);  // maps code, and grows what threads keep
+  const std::size_t bytes = logits.size() * sizeof(BFloat16);
 
-  const auto peak_of = [](const auto& body) {
-    std::ofstream("/proc/self/clear_refs") << "5\n";  // proc(5): resets the peak resident size
-    const std::int64_t before = status_field("VmRSS:");
+  const auto most_in = [&](const auto& body) {
+    backend.start();
     body();
-    return status_field("VmHWM:") - before;
+    return backend.most();
   };
-  Measured measured;
-  measured.logits = rows * kMeasuredVocab * 2;
-  measured.forward = peak_of([&] { cross_entropy_forward(batch, {}, {}, runtime); });
-  measured.backward = peak_of([&] {
-    std::vector<BFloat16> out(logits.size());
-    const std::vector<Matrix> gradients{matrix_of(out.data(), rows, kMeasuredVocab)};
-    Forward forward = cross_entropy_forward(batch, {}, {}, runtime);
-    cross_entropy_backward(forward.saved, {}, gradients, runtime);
+  const std::int64_t forward = most_in([&] { cross_entropy_forward(batch, {}, {}, runtime); });
+  const std::int64_t backward = most_in([&] {
+    Forward done = cross_entropy_forward(batch, {}, {}, runtime);
+    const Buffer gradient = backend.allocate(bytes);
+    const std::vector<Matrix> gradients{matrix_of(static_cast<BFloat16*>(gradient.get()), rows, kMeasuredVocab)};
+    cross_entropy_backward(done.saved, {}, gradients, runtime);
   });
-  measured.in_place = peak_of([&] {
+  const std::int64_t in_place = most_in([&] {
+    Forward done = cross_entropy_forward(batch, {}, {}, runtime);
     const std::vector<Matrix> gradients{matrix_of(logits.data(), rows, kMeasuredVocab)};
-    Forward forward = cross_entropy_forward(batch, {}, {}, runtime);
-    cross_entropy_backward(forward.saved, {}, gradients, runtime);
+    cross_entropy_backward(done.saved, {}, gradients, runtime);
   });
-  return measured;
-}
-
-Json measured_result(std::int64_t rows) {
-  std::array<int, 2> ends{};
-  if (pipe(ends.data()) != 0) throw std::runtime_error("pipe: refused by the system");
-  const pid_t child = fork();
-  if (child < 0) throw std::runtime_error("fork: refused by the system");
-  if (child == 0) {
-    close(ends[0]);
-    try {
-      const Measured measured = measure_canonical(rows);
-      const bool written = write(ends[1], &measured, sizeof measured) == sizeof measured;
-      _exit(written ? 0 : 1);
-    } catch (...) {
-      _exit(1);
-    }
-  }
-  close(ends[1]);
-  Measured measured;
-  const bool read_all = read(ends[0], &measured, sizeof measured) == sizeof measured;
-  close(ends[0]);
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (!read_all || status != 0) throw std::runtime_error("the measuring process failed");
-  return {{"rows", rows},
-          {"vocab", kMeasuredVocab},
-          {"logits", measured.logits},
-          {"forward", measured.forward},
-          {"backward", measured.backward},
-          {"in_place", measured.in_place}};
+  return {{"rows", rows},       {"vocab", kMeasuredVocab}, {"logits", bytes},
+          {"forward", forward}, {"backward", backward},    {"in_place", in_place}};
 }
 
 const Json* find(std::span<const Json> results, std::string_view kind, std::string_view method,
@@ -157,6 +110,102 @@ const Json* find(std::span<const Json> results, std::string_view kind, std::stri
     }
   }
   return nullptr;
+}
+
+const Json& published_ledger(std::span<const Json> results, std::string_view method, Execution execution) {
+  const Json* found = find(results, "published", method, name_of(execution));
+  if (found == nullptr) throw std::logic_error(fmt::format("no ledger of {}, {}", method, name_of(execution)));
+  return *found;
+}
+
+std::string peak_of(const Json& ledger) { return gib(ledger.at("peak").get<std::int64_t>()); }
+
+std::size_t agreeing(std::span<const Json> results) {
+  return static_cast<std::size_t>(std::count_if(kPublished.begin(), kPublished.end(), [&](const Published& one) {
+    return peak_of(published_ledger(results, one.method, one.execution)) == one.peak;
+  }));
+}
+
+Section published_section(std::span<const Json> results) {
+  Table peaks{{"method", "execution", "published peak, GiB", "ledger, GiB"}, {}};
+  for (const Published& one : kPublished) {
+    peaks.add({std::string(one.method), std::string(name_of(one.execution)), std::string(one.peak),
+               peak_of(published_ledger(results, one.method, one.execution))});
+  }
+  return {.heading = "Against published peaks",
+          .text = fmt::format("T = {}, V = {}, tp = {}, bf16 logits, on one rank. The ledger lists the tensors "
+                              "that are alive in each phase; nothing in it is fitted to the figures.",
+                              kPublishedProblem.rows, kPublishedProblem.vocab, kPublishedProblem.tp),
+          .tables = {std::move(peaks)}};
+}
+
+Section ledgers_section(std::span<const Json> results, const Problem& problem) {
+  Table all{{"method", "execution", "peak, GiB", "in the phase", "kept for backward, GiB", "kept", "peak / logits"},
+            {}};
+  const std::int64_t local = (problem.vocab + problem.tp - 1) / problem.tp;
+  const double logits =
+      static_cast<double>(problem.rows) * static_cast<double>(local) * static_cast<double>(size_of(problem.logits));
+  for (const Json& result : results) {
+    if (result.at("kind") != "chosen") continue;
+    std::string kept;
+    for (const Json& tensor : result.at("saved")) kept += (kept.empty() ? "" : ", ") + tensor.get<std::string>();
+    all.add({result.at("method"), result.at("execution"), peak_of(result), result.at("peak_phase"),
+             gib(result.at("saved_bytes").get<std::int64_t>()), kept,
+             fmt::format("{:.2f}", result.at("peak").get<double>() / logits)});
+  }
+  return {.heading = "The problem asked for",
+          .text = fmt::format("T = {}, V = {}, tp = {}, {} logits, on one rank; the gradient has the type of the "
+                              "logits. The last column is the peak over the bytes of the logits.",
+                              problem.rows, problem.vocab, problem.tp, tpce::name_of(problem.logits)),
+          .tables = {std::move(all)}};
+}
+
+struct MeasuredWay {
+  const char* field;
+  const char* name;
+  std::size_t phase;  // of the canonical loss's ledger
+};
+constexpr std::array kMeasuredWays{MeasuredWay{"forward", "forward", 0}, MeasuredWay{"backward", "forward+backward", 1},
+                                   MeasuredWay{"in_place", "forward+backward in place", 0}};
+
+Section measured_section(const Json& measured) {
+  const auto bytes = [&](const char* field) { return measured.at(field).get<std::int64_t>(); };
+  const Problem problem = measured_problem(bytes("rows"));
+  const MemoryLedger ledger = method_from_name("canonical").ledger(problem);
+  Table table{{"canonical", "counted, bytes", "of the logits", "ledger, bytes", "beyond it"}, {}};
+  for (const MeasuredWay& way : kMeasuredWays) {
+    const std::int64_t counted = bytes(way.field);
+    const std::int64_t listed = ledger.bytes(ledger.phases.at(way.phase)) - bytes("logits");
+    table.add({way.name, std::to_string(counted),
+               fmt::format("{:.6f}", static_cast<double>(counted) / static_cast<double>(bytes("logits"))),
+               std::to_string(listed), std::to_string(counted - listed)});
+  }
+  return {
+      .heading = "Ours, counted",
+      .text = fmt::format(
+          "The most bytes that the canonical loss and its gradient hold at one time beyond the {} x {} bf16 logits "
+          "({} bytes), by every buffer that is asked of the backend, and the same by the ledger without the logits. "
+          "Beyond the ledger are the partials and losses of at most 1024 rows at a time. Not counted are "
+          "small vectors of the driver and the kernels, less than 4 KiB.",
+          problem.rows, problem.vocab, bytes("logits")),
+      .tables = {std::move(table)}};
+}
+
+Table data_of(std::span<const Json> results) {
+  Table data{{"kind", "method", "execution", "phase", "bytes"}, {}};
+  for (const Json& result : results) {
+    if (result.at("kind") == "measured") {
+      for (const MeasuredWay& way : kMeasuredWays) {
+        data.add({"measured", "canonical", "simd", way.name, result.at(way.field).dump()});
+      }
+      continue;
+    }
+    for (const Json& phase : result.at("phases")) {
+      data.add(
+          {result.at("kind"), result.at("method"), result.at("execution"), phase.at("name"), phase.at("bytes").dump()});
+    }
+  }
+  return data;
 }
 
 }  // namespace
@@ -198,86 +247,23 @@ std::vector<Cell> MemoryStudy::cells(const StudyOptions& options) const {
 }
 
 Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> results) const {
-  const Problem problem = problem_of(*this, options);
-  Page page{.title = "Memory: what each loss holds, and for how long", .conclusion = {}, .sections = {}, .data = {}};
-
-  Section published{
-      .heading = "Against published peaks",
-      .text = fmt::format("T = {}, V = {}, tp = {}, bf16 logits, on one rank. The ledger lists the tensors "
-                          "that are alive in each phase; nothing in it is fitted to the figures.",
-                          kPublishedProblem.rows, kPublishedProblem.vocab, kPublishedProblem.tp)};
-  Table peaks{{"method", "execution", "published peak, GiB", "ledger, GiB"}, {}};
-  std::size_t agreeing = 0;
-  for (const Published& one : kPublished) {
-    const Json* result = find(results, "published", one.method, name_of(one.execution));
-    if (result == nullptr) throw std::logic_error(fmt::format("no ledger of {}", one.method));
-    const std::string ledger = gib(result->at("peak").get<std::int64_t>());
-    agreeing += ledger == one.peak;
-    peaks.add({std::string(one.method), std::string(name_of(one.execution)), std::string(one.peak), ledger});
-  }
-  published.tables.push_back(std::move(peaks));
-
-  page.data.columns = {"kind", "method", "execution", "phase", "bytes"};
-  Section ledgers{
-      .heading = "The problem asked for",
-      .text = fmt::format("T = {}, V = {}, tp = {}, {} logits, on one rank; the gradient has the type of the "
-                          "logits. The last column is the peak over the bytes of the logits.",
-                          problem.rows, problem.vocab, problem.tp, tpce::name_of(problem.logits))};
-  Table all{{"method", "execution", "peak, GiB", "in the phase", "kept for backward, GiB", "kept", "peak / logits"},
-            {}};
-  const std::int64_t local = (problem.vocab + problem.tp - 1) / problem.tp;
-  const double logits =
-      static_cast<double>(problem.rows) * static_cast<double>(local) * static_cast<double>(size_of(problem.logits));
-  for (const Json& result : results) {
-    if (result.at("kind") == "measured") continue;
-    const std::string kind = result.at("kind"), method = result.at("method"), execution = result.at("execution");
-    for (const Json& phase : result.at("phases")) {
-      page.data.add({kind, method, execution, phase.at("name"), std::to_string(phase.at("bytes").get<std::int64_t>())});
-    }
-    if (kind != "chosen") continue;
-    std::string kept;
-    for (const Json& tensor : result.at("saved")) kept += (kept.empty() ? "" : ", ") + tensor.get<std::string>();
-    all.add({method, execution, gib(result.at("peak").get<std::int64_t>()), result.at("peak_phase"),
-             gib(result.at("saved_bytes").get<std::int64_t>()), kept,
-             fmt::format("{:.2f}", result.at("peak").get<double>() / logits)});
-  }
-  ledgers.tables.push_back(std::move(all));
-
   const Json& measured = results.back();
   const auto share = [&](const char* field) {
     return measured.at(field).get<double>() / measured.at("logits").get<double>();
   };
-  page.data.add(
-      {"measured", "canonical", "simd", "forward", std::to_string(measured.at("forward").get<std::int64_t>())});
-  page.data.add({"measured", "canonical", "simd", "forward+backward",
-                 std::to_string(measured.at("backward").get<std::int64_t>())});
-  page.data.add({"measured", "canonical", "simd", "forward+backward in place",
-                 std::to_string(measured.at("in_place").get<std::int64_t>())});
-  Section ours{
-      .heading = "Ours, measured",
-      .text = fmt::format("Growth of the resident memory of a process of one thread, beyond {} x {} bf16 logits "
-                          "({:.1f} MiB), as a multiple of the logits.",
-                          measured.at("rows").get<std::int64_t>(), kMeasuredVocab,
-                          measured.at("logits").get<double>() / 1048576.0)};
-  Table table{{"canonical", "measured, MiB", "of the logits"}, {}};
-  for (const auto& [field, what] : std::array<std::array<const char*, 2>, 3>{
-           {{"forward", "forward"}, {"backward", "forward+backward"}, {"in_place", "forward+backward in place"}}}) {
-    table.add({what, fmt::format("{:.2f}", measured.at(field).get<double>() / 1048576.0),
-               fmt::format("{:.4f}", share(field))});
-  }
-  ours.tables.push_back(std::move(table));
-
-  const Json* recompute = find(results, "published", "softplus_recompute", "eager");
-  if (recompute == nullptr) throw std::logic_error("no ledger of the eager recompute form");
-  page.conclusion = fmt::format(
-      "The ledgers give {} of {} published peaks to the two decimals that were printed. For the eager softplus "
-      "recompute "
-      "form, which nobody published, they predict {} GiB, in the phase \"{}\". Measured, the canonical loss needs "
-      "{:.4f} "
-      "of the logits for forward, {:.3f} for forward+backward, of which 1 is the gradient, and {:.4f} in place.",
-      agreeing, kPublished.size(), gib((*recompute).at("peak").get<std::int64_t>()),
-      (*recompute).at("peak_phase").get<std::string>(), share("forward"), share("backward"), share("in_place"));
-  page.sections = {std::move(published), std::move(ledgers), std::move(ours)};
+  const Json& recompute = published_ledger(results, "softplus_recompute", Execution::kEager);
+  Page page{.title = "Memory: what each loss holds, and for how long",
+            .conclusion = fmt::format(
+                "The ledgers give {} of {} published peaks to the two decimals that were printed. For the eager "
+                "softplus recompute form, which nobody published, they predict {} GiB, in the phase \"{}\". Counted at "
+                "every allocation, the canonical loss needs {:.4f} of the logits for forward, {:.4f} for "
+                "forward+backward, of which 1 is the gradient, and {:.4f} in place.",
+                agreeing(results), kPublished.size(), peak_of(recompute), recompute.at("peak_phase").get<std::string>(),
+                share("forward"), share("backward"), share("in_place")),
+            .sections = {},
+            .data = data_of(results)};
+  page.sections = {published_section(results), ledgers_section(results, problem_of(*this, options)),
+                   measured_section(measured)};
   return page;
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -116,6 +117,22 @@ TEST(MemoryLedger, BackwardStartsFromWhatIsSaved) {
       }
     }
   }
+}
+
+// rows x vocab x bytes would leave 64 bits, and wrap to a small number.
+TEST(MemoryLedger, ProblemsBeyondCountingAreRefused) {
+  const Method& method = method_from_name("log_softmax");
+  Problem problem{std::int64_t{1} << 32, std::int64_t{1} << 28, 1, DType::kFloat32, Execution::kEager};
+  try {
+    method.ledger(problem).peak_bytes();
+    ADD_FAILURE() << "a size was given";
+  } catch (const std::invalid_argument& error) {
+    EXPECT_STREQ(error.what(), "rows x vocab: got 4294967296 x 268435456 on 1 ranks, expected at most 2^50 logits");
+  }
+  problem.vocab = std::int64_t{1} << 18;
+  EXPECT_EQ(method.ledger(problem).peak_bytes(), std::int64_t{4} << 52);  // four fp32 tensors of 2^50
+  problem.rows += 1;
+  EXPECT_THROW(method.ledger(problem).peak_bytes(), std::invalid_argument);
 }
 
 }  // namespace

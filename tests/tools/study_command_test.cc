@@ -92,6 +92,7 @@ TEST(StudyCommand, RefusesAndLeavesNothing) {
       {{"memory", "--set", "dtype=fp8"}, "dtype: got 'fp8', expected fp32"},
       {{"memory", "--set", "tp=2", "--set", "tp=3"}, "set: 'tp' stands twice"},
       {{"memory", "--paper"}, "paper: study memory follows no paper's setting"},
+      {{"memory", "--set", "rows=4294967296", "--set", "vocab=268435456"}, "rows x vocab: got 4294967296 x 268435456"},
       {{"memory", "--threads", "-1"}, "threads"},
       {{"memory", "--seed", "-1"}, "--seed"},
       {{"memory", "--quick", "--paper"}, "--paper"},
