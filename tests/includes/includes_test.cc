@@ -41,7 +41,7 @@ const std::map<std::string, Strings> kAllowed = {
     {"sim/methods", {kProblem, "tpce", "sim/order", "sim/precision"}},
     {"sim/train", {kProblem, "tpce", "simd", "io", "sim/order", "sim/precision", "sim/methods"}},
     {"sim/studies", {kProblem, "tpce", "reference", "simd", "io", "golden", "sim"}},
-    {"sim/parity", {kProblem, "tpce", "reference", "io", "sim/methods", "sim/studies"}},
+    {"sim/parity", {kProblem, "tpce", "reference", "io", "sim/precision", "sim/methods", "sim/studies"}},
     {"tools", {kProblem, "tpce", "reference", "simd", "gpu", "mpi", "io", "golden", "sim"}},
     {"bench", {kProblem, "tpce", "simd", "gpu", "io", "sim"}},
     {"tests", {kProblem, "tpce", "reference", "simd", "gpu", "mpi", "io", "golden", "sim", "tools"}},
