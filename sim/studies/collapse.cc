@@ -43,10 +43,7 @@ std::vector<MarginRow> rows_of(std::int64_t vocab, Precision precision, std::int
   std::vector<float> logits;
   for (const float z : made) logits.push_back(loaded(z, precision));
   std::vector<MarginRow> rows;
-  const std::int64_t places = std::min(count, vocab);
-  for (std::int64_t k = 0; k < places; ++k) {
-    rows.emplace_back(logits, (k * vocab) / places + (vocab > places ? k : 0));
-  }
+  for (const std::int64_t target : target_places(vocab, count)) rows.emplace_back(logits, target);
   return rows;
 }
 
@@ -212,7 +209,80 @@ HeatMap map_of_precisions(std::span<const Json> results, const std::vector<doubl
   return map;
 }
 
+std::string conclusion_of(std::span<const Json> results) {
+  const auto border = [&](std::int64_t vocab, Precision precision, const char* method) -> const Json& {
+    return methods_of(results, vocab, precision).at(method).at("border");
+  };
+  return fmt::format(
+      "With two classes the usual loss loses its target gradient at the margin {:.4f} in fp32, where 24 ln 2 = {:.4f} "
+      "was "
+      "derived; in bf16 at {:.2f} (8 ln 2 = {:.2f}), in fp16 at {:.2f} and in tf32 at {:.2f} (11 ln 2 = {:.2f}). With "
+      "more "
+      "classes it is earlier by what the order of the sum decides, p ln 2 + ln s. The softplus forms last to {} at V = "
+      "1024 in "
+      "fp32, and the canonical loss to {}, where fp32 itself ends.",
+      number_of(border(2, Precision::kFp32, "log_softmax")), 24 * std::numbers::ln2,
+      number_of(border(2, Precision::kBf16, "log_softmax")), 8 * std::numbers::ln2,
+      number_of(border(2, Precision::kFp16, "log_softmax")), number_of(border(2, Precision::kTf32, "log_softmax")),
+      11 * std::numbers::ln2, border_text(border(kShownVocab, Precision::kFp32, "softplus_recompute")),
+      border_text(border(kShownVocab, Precision::kFp32, "canonical")));
+}
+
+Section derived_section(std::span<const Json> results, const StudyOptions& options) {
+  return {
+      .heading = "The border, derived and found",
+      .text =
+          "log_softmax on two ranks. The sum S = 1 + s_1 + s_2 + ... stays exactly 1 while every partial sum that "
+          "meets "
+          "the target's 1 is at most half an ulp of 1, 2^-p; s is the largest of them as a share of all "
+          "(docs/collapse.md). "
+          "The border is bisected over fp32 logits, which the precision then rounds: in bf16 logits lie 2^-7 of their "
+          "value apart, so the border found is the next of them. The derivation takes the partial sums as exact; in "
+          "bf16 "
+          "and fp16 those of 32000 classes stop growing below their value, and more so the narrower the format, so "
+          "the "
+          "row collapses earlier than it says.",
+      .tables = {predicted_and_found(results, vocabularies(options))}};
+}
+
+Section methods_section(std::span<const Json> results) {
+  return {
+      .heading = "The border of every method",
+      .text =
+          "V = 1024: the margin from which the target gradient is exactly 0. The canonical loss is defined in fp32. "
+          "flash_attention ends sooner than its sum does: its backward takes p_t as exp(z_t - lse), which is 1 once "
+          "lse "
+          "is rounded to z_t, at half an ulp of z_t and not of 1; so its border depends on how large the logits are.",
+      .tables = {border_of_every_method(results)}};
+}
+
+Section before_section(std::span<const Json> results, const std::vector<double>& margins) {
+  return {
+      .heading = "What is lost before the border",
+      .text =
+          "Largest relative error of the target gradient over rows with the target in different places, against the "
+          "certified value in fp64, and, in brackets, |sum of gradients| / p_nt, which is 0 in exact arithmetic. "
+          "The losses of the softplus forms err more than their gradients: softplus turns a rounding of the "
+          "difference log N - (z_t - M), of the margin's size, into a relative error of the loss (loss_error in "
+          "data.csv).",
+      .tables = {errors_before_the_border(results)},
+      .figures = {{"fp32", svg_of(map_of_methods(results, margins)),
+                   "Error of the target gradient over margin and method, fp32."},
+                  {"precisions", svg_of(map_of_precisions(results, margins)),
+                   "The usual and the softplus form in each precision."}}};
+}
+
 }  // namespace
+
+std::vector<std::int64_t> target_places(std::int64_t vocab, std::int64_t count) {
+  const std::int64_t places = std::min(count, vocab);
+  std::vector<std::int64_t> targets;
+  for (std::int64_t k = 0; k < places; ++k) {
+    // Off the multiples of a power of two, which lanes and ranks begin at.
+    targets.push_back((k * vocab) / places + (vocab > places * places ? k : 0));
+  }
+  return targets;
+}
 
 std::vector<Cell> CollapseStudy::cells(const StudyOptions& options) const {
   std::vector<Cell> cells;
@@ -237,61 +307,11 @@ Page CollapseStudy::page(const StudyOptions& options, std::span<const Json> all_
   const auto peers = std::find_if(all_results.begin(), all_results.end(), is_peer_result);
   const std::span<const Json> results(all_results.begin(), peers), of_peers(peers, all_results.end());
   Page page{.title = "Collapse: where each loss loses its target gradient",
-            .conclusion = {},
+            .conclusion = conclusion_of(results),
             .sections = {},
             .data = data_of(results)};
-  const std::vector<double> margins = margins_of(options);
-  const auto border = [&](std::int64_t vocab, Precision precision, const char* method) -> const Json& {
-    return methods_of(results, vocab, precision).at(method).at("border");
-  };
-  page.conclusion = fmt::format(
-      "With two classes the usual loss loses its target gradient at the margin {:.4f} in fp32, where 24 ln 2 = {:.4f} "
-      "was "
-      "derived; in bf16 at {:.2f} (8 ln 2 = {:.2f}), in fp16 at {:.2f} and in tf32 at {:.2f} (11 ln 2 = {:.2f}). With "
-      "more "
-      "classes it is earlier by what the order of the sum decides, p ln 2 + ln s. The softplus forms last to {} at V = "
-      "1024 in "
-      "fp32, and the canonical loss to {}, where fp32 itself ends.",
-      number_of(border(2, Precision::kFp32, "log_softmax")), 24 * std::numbers::ln2,
-      number_of(border(2, Precision::kBf16, "log_softmax")), 8 * std::numbers::ln2,
-      number_of(border(2, Precision::kFp16, "log_softmax")), number_of(border(2, Precision::kTf32, "log_softmax")),
-      11 * std::numbers::ln2, border_text(border(kShownVocab, Precision::kFp32, "softplus_recompute")),
-      border_text(border(kShownVocab, Precision::kFp32, "canonical")));
-  page.sections.push_back(
-      {.heading = "The border, derived and found",
-       .text =
-           "log_softmax on two ranks. The sum S = 1 + s_1 + s_2 + ... stays exactly 1 while every partial sum that "
-           "meets "
-           "the target's 1 is at most half an ulp of 1, 2^-p; s is the largest of them as a share of all "
-           "(docs/collapse.md). "
-           "The border is bisected over fp32 logits, which the precision then rounds: in bf16 logits lie 2^-7 of their "
-           "value apart, so the border found is the next of them. The derivation takes the partial sums as exact; in "
-           "bf16 "
-           "and fp16 those of 32000 classes stop growing below their value, and more so the narrower the format, so "
-           "the "
-           "row collapses earlier than it says.",
-       .tables = {predicted_and_found(results, vocabularies(options))}});
-  page.sections.push_back(
-      {.heading = "The border of every method",
-       .text =
-           "V = 1024: the margin from which the target gradient is exactly 0. The canonical loss is defined in fp32. "
-           "flash_attention ends sooner than its sum does: its backward takes p_t as exp(z_t - lse), which is 1 once "
-           "lse "
-           "is rounded to z_t, at half an ulp of z_t and not of 1; so its border depends on how large the logits are.",
-       .tables = {border_of_every_method(results)}});
-  page.sections.push_back(
-      {.heading = "What is lost before the border",
-       .text =
-           "Largest relative error of the target gradient over rows with the target in different places, against the "
-           "certified value in fp64, and, in brackets, |sum of gradients| / p_nt, which is 0 in exact arithmetic. "
-           "The losses of the softplus forms err more than their gradients: softplus turns a rounding of the "
-           "difference log N - (z_t - M), of the margin's size, into a relative error of the loss (loss_error in "
-           "data.csv).",
-       .tables = {errors_before_the_border(results)},
-       .figures = {{"fp32", svg_of(map_of_methods(results, margins)),
-                    "Error of the target gradient over margin and method, fp32."},
-                   {"precisions", svg_of(map_of_precisions(results, margins)),
-                    "The usual and the softplus form in each precision."}}});
+  page.sections = {derived_section(results, options), methods_section(results),
+                   before_section(results, margins_of(options))};
   if (!of_peers.empty()) {
     page.sections.push_back(peer_section(of_peers));
     page.files.push_back(peer_orders(of_peers));

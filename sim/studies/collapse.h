@@ -1,9 +1,15 @@
 // Where each method loses its gradient: margin x V x precision x method, and the border between.
 #pragma once
 
+#include <cstdint>
+#include <vector>
+
 #include "sim/studies/study.h"
 
 namespace tpce::sim {
+
+// Where the target stands in each of `count` rows of the study: different classes, all of them where there are fewer.
+std::vector<std::int64_t> target_places(std::int64_t vocab, std::int64_t count);
 
 class CollapseStudy final : public Study {
  public:

@@ -1,5 +1,7 @@
 #include "sim/studies/contender.h"
 
+#include <vector>
+
 namespace tpce::sim {
 
 RowValues evaluate_row(const Method& method, const Setting& setting, std::span<const float> logits, std::int64_t target,
@@ -22,14 +24,6 @@ Contender contender_of(const Method& method, const Setting& setting) {
   return {std::string(method.name()), [&method, setting](std::span<const float> logits, std::int64_t target) {
             return evaluate_row(method, setting, logits, target);
           }};
-}
-
-std::vector<Contender> all_contenders(const Setting& setting) {
-  std::vector<Contender> all;
-  for (const Method* method : methods()) {
-    if (method->supports(setting.precision)) all.push_back(contender_of(*method, setting));
-  }
-  return all;
 }
 
 }  // namespace tpce::sim

@@ -5,7 +5,6 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "sim/methods/method.h"
 
@@ -36,8 +35,5 @@ RowValues evaluate_row(const Method& method, const Setting& setting, std::span<c
                        std::span<double> gradient = {});
 
 Contender contender_of(const Method& method, const Setting& setting);
-
-// Every method that supports the precision, in the order of methods().
-std::vector<Contender> all_contenders(const Setting& setting);
 
 }  // namespace tpce::sim

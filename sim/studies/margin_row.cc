@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "sim/studies/rows.h"
+
 namespace tpce::sim {
 
 MarginRow::MarginRow(std::vector<float> logits, std::int64_t target) : logits_(std::move(logits)), target_(target) {
@@ -34,13 +36,8 @@ MarginRow MarginRow::normal(std::int64_t vocab) {
   if (vocab < 2) throw std::invalid_argument("vocab: got " + std::to_string(vocab) + ", expected at least 2");
   std::vector<float> logits(static_cast<std::size_t>(vocab), 0.0f);
   if (vocab > 2) {
-    // The sum of 12 uniform numbers has variance 1 and is close to normal. On a grid of 2^-20 it is exact in fp32.
     std::mt19937 bits(1);
-    for (float& logit : logits) {
-      std::int64_t sum = 0;
-      for (int i = 0; i < 12; ++i) sum += static_cast<std::int64_t>(bits() >> 12);
-      logit = static_cast<float>(sum - (std::int64_t{6} << 20)) * 0x1p-20f;
-    }
+    for (float& logit : logits) logit = normal_number([&] { return bits() >> 12; });
   }
   return MarginRow(std::move(logits), vocab / 3);
 }

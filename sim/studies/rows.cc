@@ -14,14 +14,19 @@ namespace tpce::sim {
 std::vector<float> normal_numbers(std::int64_t count, std::uint64_t seed) {
   std::mt19937_64 bits(seed);
   std::vector<float> numbers(static_cast<std::size_t>(count));
-  for (float& number : numbers) {
-    std::int64_t sum = 0;
-    for (int i = 0; i < 4; ++i) {
-      std::uint64_t word = bits();  // three numbers of 20 bits
-      for (int k = 0; k < 3; ++k, word >>= 20) sum += static_cast<std::int64_t>(word & 0xfffff);
+  std::uint64_t word = 0;
+  int left = 0;
+  const auto draw = [&] {  // three numbers of 20 bits a word
+    if (left == 0) {
+      word = bits();
+      left = 3;
     }
-    number = static_cast<float>(sum - (std::int64_t{6} << 20)) * 0x1p-20f;
-  }
+    const std::uint64_t number = word & 0xfffff;
+    word >>= 20;
+    --left;
+    return number;
+  };
+  for (float& number : numbers) number = normal_number(draw);
   return numbers;
 }
 

@@ -21,8 +21,16 @@ struct LabelledRows {
   std::int64_t label(std::int64_t i) const { return labels[static_cast<std::size_t>(i)]; }
 };
 
-// Numbers close to N(0, 1), the same on every machine for a seed: sums of 12 uniform numbers, on a grid of 2^-20 on
-// which they are exact in fp32.
+// A number close to N(0, 1), the same on every machine: a sum of 12 uniform ones, on a grid of 2^-20 on which it is
+// exact in fp32. draw() gives a random integer of 20 bits.
+template <class Draw>
+float normal_number(const Draw& draw) {
+  std::int64_t sum = 0;
+  for (int i = 0; i < 12; ++i) sum += static_cast<std::int64_t>(draw());
+  return static_cast<float>(sum - (std::int64_t{6} << 20)) * 0x1p-20f;
+}
+
+// The same for a seed.
 std::vector<float> normal_numbers(std::int64_t count, std::uint64_t seed);
 
 struct RowsRequest {

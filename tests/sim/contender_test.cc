@@ -2,23 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <stdexcept>
 
 namespace tpce::sim {
 namespace {
 
 const std::vector<float> kRow{0.5f, 20.0f, -1.0f, 2.0f, 0.0f};
 
-TEST(Contender, AllAreTheMethods) {
-  std::vector<std::string> names;
-  for (const Contender& contender : all_contenders({2})) names.push_back(contender.name);
-  ASSERT_EQ(names.size(), methods().size());
-  for (std::size_t i = 0; i < methods().size(); ++i) EXPECT_EQ(names[i], methods()[i]->name());
-  // In another precision, those that have it.
-  names.clear();
-  for (const Contender& contender : all_contenders({2, {}, Precision::kBf16})) names.push_back(contender.name);
-  EXPECT_EQ(names.size(), methods().size() - 1);
-  EXPECT_EQ(std::count(names.begin(), names.end(), "canonical"), 0);
+TEST(Contender, RefusesAPrecisionThatTheMethodHasNot) {
+  EXPECT_THROW(contender_of(method_from_name("canonical"), {2, {}, Precision::kBf16}), std::invalid_argument);
 }
 
 TEST(Contender, RunsTheMethodOnOneRow) {

@@ -5,10 +5,12 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <numbers>
 #include <thread>
 
 #include "sim/methods/method.h"
+#include "sim/studies/collapse.h"
 #include "sim/studies/study.h"
 
 namespace tpce::sim {
@@ -48,6 +50,29 @@ TEST(InvarianceStudy, OnlyTheCanonicalLossKeepsItsBits) {
   EXPECT_EQ(differences(result_of("invariance", "library")), 0);
   for (const char* method : {"log_softmax", "softplus_recompute", "cross_entropy"}) {
     EXPECT_GT(differences(result_of("invariance", method)), 0) << method;
+  }
+}
+
+// What has one rank cannot be varied over ranks, and 0 differences there would be no finding.
+TEST(InvarianceStudy, MethodsOfOneRankAreNotVariedOverRanks) {
+  for (const char* method : {"cross_entropy", "liger"}) {
+    const Json result = result_of("invariance", method);
+    for (const Json& v : result["variations"]) {
+      EXPECT_TRUE(v["group"] == "order" || v["group"] == "threads") << method << " " << v["name"];
+    }
+  }
+  EXPECT_EQ(result_of("invariance", "all_gather_cross_entropy")["variations"][1]["name"], "tp 2");
+}
+
+// With two classes of four rows asked for, too, rows differ in where the target stands.
+TEST(CollapseStudy, RowsDifferInTheirTarget) {
+  EXPECT_EQ(target_places(2, 4), (std::vector<std::int64_t>{0, 1}));
+  EXPECT_EQ(target_places(1024, 4), (std::vector<std::int64_t>{0, 257, 514, 771}));
+  for (std::int64_t vocab = 2; vocab < 40; ++vocab) {
+    const std::vector<std::int64_t> targets = target_places(vocab, 4);
+    EXPECT_EQ(static_cast<std::int64_t>(targets.size()), std::min<std::int64_t>(vocab, 4));
+    EXPECT_EQ(std::adjacent_find(targets.begin(), targets.end(), std::greater_equal<>()), targets.end()) << vocab;
+    EXPECT_LT(targets.back(), vocab);
   }
 }
 

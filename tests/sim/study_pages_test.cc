@@ -148,5 +148,23 @@ TEST(OneRankPage, NamesTheExecutionOfEveryPath) {
   for (const auto& row : cost.rows) EXPECT_EQ(row[2], row[0] == "canonical" ? "compiled" : "eager") << row[0];
 }
 
+TEST(InvariancePage, LeavesEmptyWhatWasNotVaried) {
+  const auto variation = [](const char* group, int losses) {
+    return Json{{"group", group}, {"name", group}, {"losses", losses}, {"gradients", losses}, {"loss_ulp", losses}};
+  };
+  const auto result = [](const char* method, const Json& variations) {
+    return Json{{"method", method}, {"rows", 8}, {"vocab", 16}, {"variations", variations}};
+  };
+  const Page page =
+      study_from_name("invariance")
+          .page({.scale = Scale::kQuick}, std::vector<Json>{result("alone", Json::array({variation("order", 3)})),
+                                                            result("fixed", Json::array({variation("tp", 0)})),
+                                                            result("library", Json::array({variation("library", 0)}))});
+  expect_in(page.conclusion, "Of 2 methods, the bits of 1 change");
+  const std::vector<std::vector<std::string>> expected{{"alone", "", "3", "", "", "", "3"},
+                                                       {"fixed", "0", "", "", "", "", "0"}};
+  EXPECT_EQ(page.sections[0].tables[0].rows, expected);
+}
+
 }  // namespace
 }  // namespace tpce::sim
