@@ -16,8 +16,10 @@ namespace {
 constexpr std::int64_t kDepth = 384;
 constexpr std::int64_t kBlockRows = 240;
 constexpr std::int64_t kBlockColumns = 1024;
-// Fewer rows a task than this do not repay packing b again.
+// Fewer rows a task than this do not repay packing b again, unless a thread had none.
 constexpr std::int64_t kMinTaskRows = 96;
+// From here on a product repays that its result is transposed.
+constexpr std::int64_t kLongDepth = 1024;
 
 constexpr std::int64_t ceil_div(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -171,6 +173,50 @@ class Task {
   const MatmulKernels& kernels_;
 };
 
+// Tasks of a product, each of whole tiles.
+struct Cut {
+  std::int64_t row_tasks;
+  std::int64_t column_tasks;
+  std::int64_t task_rows;
+  std::int64_t task_columns;
+};
+
+Cut cut_of(std::int64_t rows, std::int64_t columns, std::int64_t threads, const MatmulKernels& kernels) {
+  const std::int64_t wanted = threads == 1 ? 1 : 3 * threads;
+  const std::int64_t row_panels = ceil_div(rows, kernels.rows);
+  const std::int64_t column_tasks = ceil_div(columns, kBlockColumns);
+  const std::int64_t most_row_tasks = std::max(rows / kMinTaskRows, std::min(threads, row_panels));
+  const std::int64_t row_tasks = std::min(most_row_tasks, ceil_div(wanted, column_tasks));
+  return {row_tasks, column_tasks, ceil_div(row_panels, row_tasks) * kernels.rows,
+          ceil_div(ceil_div(columns, kernels.columns), column_tasks) * kernels.columns};
+}
+
+// Elements of the tiles of the thread with the most, edges that reach beyond c included.
+std::int64_t busiest_task(std::int64_t rows, std::int64_t columns, std::int64_t threads, const MatmulKernels& kernels) {
+  const Cut cut = cut_of(rows, columns, threads, kernels);
+  const std::int64_t of_a_thread = ceil_div(cut.row_tasks * cut.column_tasks, threads);
+  std::int64_t padded_columns = 0;
+  for (const Panel& panel : panels_of(std::min(cut.task_columns, columns), kernels.columns, true)) {
+    padded_columns += panel.width;
+  }
+  return of_a_thread * std::min(cut.task_rows, ceil_div(rows, kernels.rows) * kernels.rows) * padded_columns;
+}
+
+// c^T = b^T a^T: the same multiply-adds in the same order.
+void multiply_transposed(const Product<float>& product, Executor& executor, const MatmulKernels& kernels) {
+  const View<float>& c = product.c;
+  std::vector<float> memory(static_cast<std::size_t>(c.rows * c.cols));
+  const View<float> turned(memory.data(), c.cols, c.rows);
+  const auto each = [&](auto&& body) {
+    for (std::int64_t i = 0; i < c.rows; ++i) {
+      for (std::int64_t j = 0; j < c.cols; ++j) body(c.row(i)[j], turned.row(j)[i]);
+    }
+  };
+  if (product.start == Start::kAccumulate) each([](float from, float& to) { to = from; });
+  multiply({product.b.transposed(), product.a.transposed(), turned, product.start}, executor, kernels);
+  each([](float& to, float from) { to = from; });
+}
+
 }  // namespace
 
 void multiply(const Product<float>& product, Executor& executor) {
@@ -183,19 +229,20 @@ void multiply(const Product<float>& product, Executor& executor, const MatmulKer
   const std::int64_t rows = product.c.rows;
   const std::int64_t columns = product.c.cols;
   if (rows == 0 || columns == 0) return;
-  const std::int64_t wanted = executor.threads() == 1 ? 1 : 3 * executor.threads();
-  const std::int64_t column_tasks = ceil_div(columns, kBlockColumns);
-  const std::int64_t row_tasks =
-      std::clamp<std::int64_t>(rows / kMinTaskRows, 1, std::max<std::int64_t>(1, ceil_div(wanted, column_tasks)));
-  const std::int64_t task_rows = ceil_div(ceil_div(rows, kernels.rows), row_tasks) * kernels.rows;
-  const std::int64_t task_columns = ceil_div(ceil_div(columns, kernels.columns), column_tasks) * kernels.columns;
+  const std::int64_t threads = executor.threads();
+  if (product.a.cols >= kLongDepth &&
+      busiest_task(columns, rows, threads, kernels) * 100 < busiest_task(rows, columns, threads, kernels) * 97) {
+    multiply_transposed(product, executor, kernels);
+    return;
+  }
+  const Cut cut = cut_of(rows, columns, threads, kernels);
   const Task task(product, kernels);
-  executor.for_each(row_tasks * column_tasks, [&](std::int64_t t) {
+  executor.for_each(cut.row_tasks * cut.column_tasks, [&](std::int64_t t) {
     const DefaultFloatMode mode;
-    const std::int64_t i = t % row_tasks * task_rows;
-    const std::int64_t j = t / row_tasks * task_columns;
+    const std::int64_t i = t % cut.row_tasks * cut.task_rows;
+    const std::int64_t j = t / cut.row_tasks * cut.task_columns;
     if (i >= rows || j >= columns) return;
-    task.multiply({i, std::min(task_rows, rows - i)}, {j, std::min(task_columns, columns - j)});
+    task.multiply({i, std::min(cut.task_rows, rows - i)}, {j, std::min(cut.task_columns, columns - j)});
   });
 }
 
