@@ -36,7 +36,7 @@ class FindCudaTest(unittest.TestCase):
         # The machine's own nvcc, should there be one, stays out of sight.
         search = [str(self.folder / one) for one in path] + ["/usr/bin", "/bin"]
         known = {"PATH": ":".join(search), "HOME": os.environ.get("HOME", "/")}
-        command = ["cmake", "-S", self.folder, "-B", self.folder / "out", "-DTPCE_CUDA_DEFAULT_FOLDER=/nonexistent", *words]
+        command = ["cmake", "-G", "Ninja", "-S", self.folder, "-B", self.folder / "out", "-DTPCE_CUDA_DEFAULT_FOLDER=/nonexistent", *words]
         return subprocess.run(command, capture_output=True, text=True, env=known | environment)
 
     def found(self, *words, **where):
@@ -54,6 +54,8 @@ class FindCudaTest(unittest.TestCase):
         named = self.nvcc("named")
         self.assertIn(f"found [{named}]", self.found(path=["path"], CUDACXX=str(named)))
         self.assertIn(f"found [{named}]", self.found(f"-DCMAKE_CUDA_COMPILER={named}", path=["path"]))
+        broken = self.nvcc("broken", code=1)
+        self.assertIn(f"found [{named}]", self.found(f"-DCMAKE_CUDA_COMPILER={broken}", CUDACXX=str(named)))
 
     def test_one_that_is_too_old_or_broken_is_passed_over(self):
         old = self.nvcc("path", version="11.8.89")
