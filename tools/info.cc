@@ -100,6 +100,7 @@ std::vector<Library> libraries() {
 nlohmann::ordered_json to_json(const Cpu& cpu) {
   nlohmann::ordered_json json{
       {"version", TPCE_VERSION},
+      {"commit", kCommit},
       {"build", {{"compiler", TPCE_COMPILER}, {"type", TPCE_BUILD_TYPE}, {"flags", TPCE_FLAGS}}},
       {"cpu", {{"model", cpu.model}, {"threads", cpu.threads}, {"features", cpu.features}}}};
   for (const BackendInfo& backend : backends()) {
@@ -131,7 +132,7 @@ std::string chosen_target() try {
 
 std::string to_text(const Cpu& cpu) {
   std::string text =
-      fmt::format("tpce {}\n\nbuild      {}, {}, {}\n", TPCE_VERSION, TPCE_COMPILER, TPCE_BUILD_TYPE, TPCE_FLAGS);
+      fmt::format("tpce {}\n\nbuild      {}, {}, {}\n", version_text(), TPCE_COMPILER, TPCE_BUILD_TYPE, TPCE_FLAGS);
   text +=
       fmt::format("cpu        {}, {} threads; {}\n\nbackends\n", cpu.model, cpu.threads, fmt::join(cpu.features, " "));
   for (const BackendInfo& backend : backends()) {

@@ -62,7 +62,8 @@ int run(int argc, char** argv) {
   CLI::App program(
       "Tensor-parallel cross entropy with the same bits for every tp, shard, thread count and instruction set.",
       "tpce");
-  program.set_version_flag("--version", std::string("tpce ") + TPCE_VERSION, "print the version and exit");
+  program.set_version_flag("--version", "tpce " + tpce::tools::version_text(),
+                           "print the version and the commit, and exit");
   program.set_help_flag("-h,--help", "print this help and exit");
   program.option_defaults()->always_capture_default();
   program.require_subcommand(0, 1);  // "tpce study collapse" names a study, not a second command

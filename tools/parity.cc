@@ -146,7 +146,7 @@ void check_report(const std::string& path) {
 void write_report(const std::string& path, const sim::Parity& parity, const std::string& command) {
   const sim::Page page = sim::to_page(parity);
   const OutputDirectory directory("report", path);
-  sim::write_page(path, page, {command, TPCE_VERSION});
+  sim::write_page(path, page, {command, version_text()});
   // Of an earlier report on more pairs.
   for (std::size_t i = parity.pairs().size(); std::filesystem::remove(directory / fmt::format("histogram-{}.svg", i));
        ++i) {

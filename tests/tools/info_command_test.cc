@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "tests/tools/run_program.h"
 
@@ -40,6 +41,22 @@ TEST(InfoCommand, JsonSaysWhyABackendIsMissing) {
   for (const char* library : {"Highway", "oneTBB", "MPFR", "MPFI", "MPI"}) {
     EXPECT_TRUE(json.at("libraries").contains(library)) << library;
   }
+}
+
+// The same three times; where there is no commit, no parentheses either.
+TEST(InfoCommand, NamesTheCommitBesideTheVersion) {
+  const TemporaryDirectory directory;
+  const std::string version = run(directory, {"--version"}).out;
+  std::smatch parts;
+  ASSERT_TRUE(std::regex_match(version, parts, std::regex("tpce ([0-9.]+)( \\(git ([0-9a-f]{12}(-dirty)?)\\))?\n")))
+      << version;
+  const bool is_checkout = std::filesystem::exists(TPCE_SOURCE_DIR "/.git") &&
+                           std::system("git -C '" TPCE_SOURCE_DIR "' rev-parse --verify HEAD >/dev/null 2>&1") == 0;
+  EXPECT_EQ(parts[2].matched, is_checkout) << version;
+  EXPECT_EQ(run(directory, {"info"}).out.rfind(version, 0), 0u);
+  const auto json = nlohmann::json::parse(run(directory, {"info", "--json"}).out);
+  EXPECT_EQ(json.at("version"), parts[1].str());
+  EXPECT_EQ(json.at("commit"), parts[3].str());
 }
 
 TEST(InfoCommand, ListsTheTargetsOfSimd) {

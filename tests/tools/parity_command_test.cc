@@ -164,7 +164,12 @@ TEST(ParityCommand, WritesAReportThatNeedsNothingElse) {
   EXPECT_NE(html.find("name=\"viewport\""), std::string::npos);
   const Json json = Json::parse(read_text(directory / "new/report/parity.json"));
   EXPECT_EQ(json.at("comparisons").size(), 4u);
-  EXPECT_NE(read_text(directory / "new/report/data.csv").find("log_softmax,2,gradient,same bits,"), std::string::npos);
+  const std::string csv = read_text(directory / "new/report/data.csv");
+  EXPECT_NE(csv.find("log_softmax,2,gradient,same bits,"), std::string::npos);
+  std::string version = run(directory, {"--version"}).out;
+  version.pop_back();  // its newline
+  EXPECT_NE(csv.find(", " + version), std::string::npos) << csv.substr(0, 200);
+  EXPECT_NE(html.find(" of " + version), std::string::npos);
   EXPECT_EQ(read_text(directory / "new/report/histogram-0.svg").rfind("<?xml", 0), 0u);
   EXPECT_EQ(run(directory, command).exit_code, 0);  // over what it left
 }
