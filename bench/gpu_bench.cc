@@ -144,8 +144,8 @@ class Problem {
                       {.rows = {0, shape_.rows}, .saved = results().saved, .upstream = {}, .gradients = gradients},
                       queue_);
   }
-  // As the only rank, forward and backward: by one kernel where a row fits in shared memory. Bytes are counted as if it
-  // did: what must be moved.
+  // As the only rank, forward and backward: by one kernel where a cluster's shared memory holds a row. Bytes are counted
+  // as if it did: what must be moved.
   void one_call(const Buffer& into) {
     const Matrix gradients[] = {matrix(into)};
     const Batch whole{whole_plan_, {&shard_, 1}, batch().labels, shape_.columns};

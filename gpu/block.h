@@ -8,6 +8,9 @@
 //   registers<State>()             a State for each thread
 //   shared<T>(count)               shared memory, uninitialised, as a view
 //   reduce(registers, get, merge)  merge, in any order, of get(state) over the threads; all of them get it
+//   join_cluster(own, merge)       merge, in any order, of what the blocks of a cluster have, which is the same for all
+//                                  threads of a block; all of them get it. Each block of a cluster joins as often as
+//                                  the others; without clusters it is own
 //   all_agree(own)                 inside a phase: true only where own is; false where it is not the same for the
 //                                  threads that run together
 //   joined_bits(own)               inside a phase: own, and bits of the threads that run together
@@ -111,6 +114,24 @@ class DeviceBlock {
     return value;
   }
 
+  template <class T, class Merge>
+  __device__ T join_cluster(const T& own, Merge&& merge) const {
+#if __CUDA_ARCH__ >= 900
+    const unsigned blocks = cluster_blocks();
+    if (blocks == 1) return own;
+    static_assert(sizeof(T) % sizeof(std::uint32_t) == 0);
+    __shared__ alignas(16) std::uint32_t words[sizeof(T) / sizeof(std::uint32_t)];
+    if (threadIdx.x == 0) memcpy(words, &own, sizeof(T));
+    meet_cluster();
+    T joined = of_cluster_block<T>(words, 0);
+    for (unsigned rank = 1; rank < blocks; ++rank) merge(joined, of_cluster_block<T>(words, rank));
+    meet_cluster();  // shared memory is there to be read until its block ends, or joins again
+    return joined;
+#else
+    return own;
+#endif
+  }
+
   __device__ bool all_agree(bool own) const { return __all_sync(kWarp, own) != 0; }
   __device__ std::uint32_t joined_bits(std::uint32_t own) const { return __reduce_or_sync(kWarp, own); }
 
@@ -138,6 +159,36 @@ class DeviceBlock {
     memcpy(&other, words, sizeof(T));
     return other;
   }
+
+#if __CUDA_ARCH__ >= 900
+  __device__ static unsigned cluster_blocks() {
+    unsigned blocks;
+    asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(blocks));
+    return blocks;
+  }
+
+  // A barrier of all threads of a cluster: what was written to shared memory before it is read after it.
+  __device__ static void meet_cluster() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+  }
+
+  // What a block of the cluster has where this one has `words`.
+  template <class T>
+  __device__ static T of_cluster_block(const std::uint32_t* words, unsigned rank) {
+    std::uint32_t address;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                 : "=r"(address)
+                 : "r"(static_cast<std::uint32_t>(__cvta_generic_to_shared(words))), "r"(rank));
+    std::uint32_t read[sizeof(T) / sizeof(std::uint32_t)];
+    for (std::uint32_t i = 0; i < sizeof(T) / sizeof(std::uint32_t); ++i) {
+      asm volatile("ld.shared::cluster.u32 %0, [%1];" : "=r"(read[i]) : "r"(address + 4 * i) : "memory");
+    }
+    T value;
+    memcpy(&value, read, sizeof(T));
+    return value;
+  }
+#endif
 
   int used_ = 0;
 };

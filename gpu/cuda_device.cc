@@ -62,6 +62,27 @@ struct Event {
 
 CUevent event_of(const DeviceObject& event) { return static_cast<const Event*>(event.get())->event; }
 
+struct LaunchConfig {
+  CUlaunchAttribute cluster{};
+  CUlaunchConfig all{};
+
+  LaunchConfig(const KernelInfo& info, const Launch& launch, Queue queue) {
+    cluster.id = CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+    cluster.value.clusterDim.x = static_cast<unsigned>(launch.cluster);
+    cluster.value.clusterDim.y = cluster.value.clusterDim.z = 1;
+    all.gridDimX = static_cast<unsigned>(launch.blocks);
+    all.gridDimY = all.gridDimZ = 1;
+    all.blockDimX = static_cast<unsigned>(info.threads);
+    all.blockDimY = all.blockDimZ = 1;
+    all.sharedMemBytes = static_cast<unsigned>(launch.shared_bytes);
+    all.hStream = stream_of(queue);
+    all.attrs = &cluster;
+    all.numAttrs = launch.cluster > 1 ? 1 : 0;  // devices before sm_90 know no clusters
+  }
+  LaunchConfig(const LaunchConfig&) = delete;
+  LaunchConfig& operator=(const LaunchConfig&) = delete;
+};
+
 class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
@@ -101,6 +122,18 @@ class CudaDevice final : public Device {
     copy(to, from, bytes, queue);
   }
 
+  bool has_room(Kernel kernel, const Launch& launch) const override {
+    if (launch.shared_bytes > shared_bytes_[static_cast<std::size_t>(kernel)]) return false;
+    if (launch.cluster == 1) return true;
+    if (launch.cluster > properties_.blocks_per_cluster) return false;
+    const CurrentContext current(context_);
+    const LaunchConfig config(info_of(kernel), launch, {});
+    int clusters = 0;
+    const CUresult asked =
+        driver_.OccupancyMaxActiveClusters(&clusters, functions_[static_cast<std::size_t>(kernel)], &config.all);
+    return asked == CUDA_SUCCESS && clusters > 0;
+  }
+
   void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) override {
     if (launch.blocks == 0) return;
     const KernelInfo& info = info_of(kernel);
@@ -109,11 +142,10 @@ class CudaDevice final : public Device {
                                " blocks, expected fewer than 2^31");
     }
     const CurrentContext current(context_);
+    const LaunchConfig config(info, launch, queue);
     // The driver copies what these point to.
     void* parameters[] = {const_cast<void*>(arguments)};
-    check_cuda(driver_.LaunchKernel(functions_[static_cast<std::size_t>(kernel)], static_cast<unsigned>(launch.blocks),
-                                    1, 1, static_cast<unsigned>(info.threads), 1, 1,
-                                    static_cast<unsigned>(launch.shared_bytes), stream_of(queue), parameters, nullptr),
+    check_cuda(driver_.LaunchKernelEx(&config.all, functions_[static_cast<std::size_t>(kernel)], parameters, nullptr),
                "the launch of " + std::string(info.name));
   }
 
@@ -160,6 +192,8 @@ class CudaDevice final : public Device {
                                      attribute(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
     properties_.shared_bytes_per_block =
         static_cast<std::size_t>(attribute(CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN));
+    // CUDA C++ Programming Guide, Thread Block Clusters: 8 blocks are supported by every device that has clusters.
+    if (attribute(CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH) != 0) properties_.blocks_per_cluster = 8;
   }
 
   void load_kernels() {
@@ -179,8 +213,10 @@ class CudaDevice final : public Device {
       int declared = 0;
       check_cuda(driver_.FuncGetAttribute(&declared, CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, function),
                  "asking " + kernel);
+      shared_bytes_[static_cast<std::size_t>(i)] =
+          properties_.shared_bytes_per_block - static_cast<std::size_t>(declared);
       check_cuda(driver_.FuncSetAttribute(function, CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                                          static_cast<int>(properties_.shared_bytes_per_block) - declared),
+                                          static_cast<int>(shared_bytes_[static_cast<std::size_t>(i)])),
                  "giving shared memory to " + kernel);
     }
   }
@@ -198,6 +234,7 @@ class CudaDevice final : public Device {
   CUcontext context_ = nullptr;
   CUmodule module_ = nullptr;
   std::array<CUfunction, kKernels> functions_{};
+  std::array<std::size_t, kKernels> shared_bytes_{};  // dynamic, that a launch may ask for
 };
 
 }  // namespace

@@ -10,39 +10,40 @@
 namespace tpce::gpu {
 
 // The functions of the driver that are used: cuda_driver().Init is cuInit, in the version that cuda.h names.
-#define TPCE_CUDA_FUNCTIONS(X) \
-  X(Init)                      \
-  X(DriverGetVersion)          \
-  X(GetErrorName)              \
-  X(GetErrorString)            \
-  X(DeviceGetCount)            \
-  X(DeviceGet)                 \
-  X(DeviceGetName)             \
-  X(DeviceGetAttribute)        \
-  X(DevicePrimaryCtxRetain)    \
-  X(CtxPushCurrent)            \
-  X(CtxPopCurrent)             \
-  X(MemAlloc)                  \
-  X(MemFree)                   \
-  X(MemGetInfo)                \
-  X(MemcpyAsync)               \
-  X(PointerGetAttribute)       \
-  X(StreamCreate)              \
-  X(StreamDestroy)             \
-  X(StreamGetCtx)              \
-  X(StreamSynchronize)         \
-  X(StreamWaitEvent)           \
-  X(EventCreate)               \
-  X(EventDestroy)              \
-  X(EventRecord)               \
-  X(EventSynchronize)          \
-  X(EventElapsedTime)          \
-  X(ModuleLoadData)            \
-  X(ModuleUnload)              \
-  X(ModuleGetFunction)         \
-  X(FuncSetAttribute)          \
-  X(FuncGetAttribute)          \
-  X(LaunchKernel)
+#define TPCE_CUDA_FUNCTIONS(X)  \
+  X(Init)                       \
+  X(DriverGetVersion)           \
+  X(GetErrorName)               \
+  X(GetErrorString)             \
+  X(DeviceGetCount)             \
+  X(DeviceGet)                  \
+  X(DeviceGetName)              \
+  X(DeviceGetAttribute)         \
+  X(DevicePrimaryCtxRetain)     \
+  X(CtxPushCurrent)             \
+  X(CtxPopCurrent)              \
+  X(MemAlloc)                   \
+  X(MemFree)                    \
+  X(MemGetInfo)                 \
+  X(MemcpyAsync)                \
+  X(PointerGetAttribute)        \
+  X(StreamCreate)               \
+  X(StreamDestroy)              \
+  X(StreamGetCtx)               \
+  X(StreamSynchronize)          \
+  X(StreamWaitEvent)            \
+  X(EventCreate)                \
+  X(EventDestroy)               \
+  X(EventRecord)                \
+  X(EventSynchronize)           \
+  X(EventElapsedTime)           \
+  X(ModuleLoadData)             \
+  X(ModuleUnload)               \
+  X(ModuleGetFunction)          \
+  X(FuncSetAttribute)           \
+  X(FuncGetAttribute)           \
+  X(OccupancyMaxActiveClusters) \
+  X(LaunchKernelEx)
 
 struct CudaDriver {
 #define TPCE_CUDA_MEMBER(name) decltype(&cu##name) name;

@@ -18,11 +18,13 @@ struct DeviceProperties {
   int multiprocessors = 1;
   int compute_capability = 0;                      // 90 for sm_90; 0 for the host
   std::size_t shared_bytes_per_block = 48 * 1024;  // at the most, where a launch asks for it
+  int blocks_per_cluster = 1;                      // at the most, where there is room for them
 };
 
 struct Launch {
   std::int64_t blocks = 0;       // none: nothing is launched
   std::size_t shared_bytes = 0;  // dynamic, of a block
+  int cluster = 1;               // blocks, one after another, that run together and join; divides blocks
 };
 
 // A queue or an event of a device, released with it.
@@ -45,6 +47,8 @@ class Device {
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) = 0;
   virtual void copy_on_device(void* to, const void* from, std::size_t bytes, Queue queue) = 0;
 
+  // Whether the device has room for one cluster of such a launch.
+  virtual bool has_room(Kernel kernel, const Launch& launch) const = 0;
   // arguments: of the kernel's type, copied before this returns. Throws std::runtime_error with what the device says.
   virtual void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) = 0;
 

@@ -1,5 +1,6 @@
-// fused: losses and gradients of rows that one shard holds and that fit in shared memory, in one launch: each logit
-// read from memory once, each gradient written once, in place or not. A block takes one row.
+// fused: losses and gradients of rows that one shard holds and that fit in the shared memory of a cluster, in one
+// launch: each logit read from memory once, each gradient written once, in place or not. A cluster takes one row, each
+// of its blocks one segment.
 #pragma once
 
 #include "gpu/gradient.h"
@@ -11,17 +12,22 @@ template <class T>
 struct FusedArguments {
   static constexpr int kThreads = 512;
   static constexpr int kBlocks = 1;
-  // Beside the row's own: the row's bin.
+  // Beside the segment's own: the segment's bin.
   static constexpr std::size_t kSharedBytes = 16;
   using Cut = RowCut<T, kThreads, 4>;
 
-  // Shared memory of a block, whatever the alignment of a row.
-  static constexpr std::size_t shared_bytes(std::int64_t classes) {
-    const std::int64_t tiles = (classes + Cut::kTile - 1) / Cut::kTile;
+  // Of a row in so many segments, which are all as far from 16 bytes as the row is.
+  static constexpr std::int64_t segment_columns(std::int64_t columns, std::int64_t segments) {
+    return segments == 1 ? columns : (columns + segments * Cut::kStep - 1) / (segments * Cut::kStep) * Cut::kStep;
+  }
+
+  // Shared memory of a block, whatever the alignment of a segment.
+  static constexpr std::size_t shared_bytes(std::int64_t columns) {
+    const std::int64_t tiles = (columns + Cut::kTile - 1) / Cut::kTile;
     return static_cast<std::size_t>(tiles * Cut::kTile) * sizeof(T) + kSharedBytes;
   }
 
-  GradientRows<T> rows;  // one segment a row; saved is not used
+  GradientRows<T> rows;  // a cluster has as many blocks as a row segments; saved is not used
   RowResults results;
   T* gradients;                  // of the first row; may be the logits
   std::int64_t gradient_stride;  // in elements
@@ -31,13 +37,12 @@ template <class T, class Block>
 TPCE_DEVICE void fused(Block& block, const FusedArguments<T>& arguments) {
   using Cut = typename FusedArguments<T>::Cut;
   const GradientRows<T>& rows = arguments.rows;
-  const std::int64_t row = block.index();
-  const std::int64_t label = rows.labels.at(row);
-  const std::int64_t target = label - rows.first_class;
-  const T* logits = rows.logits + row * rows.row_stride;
-  T* out = arguments.gradients + row * arguments.gradient_stride;
-  const Segment<T> logits_of_row{logits, rows.classes, target >= 0 && target < rows.classes ? target : -1};
-  const Cut cut(logits_of_row);
+  GradientSegment segment = segment_of(rows, block.index());
+  const std::int64_t label = rows.labels.at(segment.row);
+  const T* logits = rows.logits + segment.row * rows.row_stride + segment.first;
+  T* out = arguments.gradients + segment.row * arguments.gradient_stride + segment.first;
+  const Segment<T> walked{logits, segment.classes, segment.target};
+  const Cut cut(walked);
   const auto slots = block.template shared<T>(WholeRow::slots(cut));
   RowPartial partial;
   bool in_slots = false;
@@ -45,20 +50,19 @@ TPCE_DEVICE void fused(Block& block, const FusedArguments<T>& arguments) {
     partial.flags = RowPartial::kIgnored;
   } else if (rows.labels.is_bad(label)) {
     partial.flags = RowPartial::kBadLabel;
-  } else {
-    partial = with_target(partial_of_segment<WholeRow>(block, slots, logits_of_row, cut), logits_of_row);
+  } else if (segment.classes > 0) {
+    partial = with_target(partial_of_segment<WholeRow>(block, slots, walked, cut), walked);
     in_slots = true;
   }
+  partial = block.join_cluster(partial, [](RowPartial& into, const RowPartial& from) { merge(into, from); });
   // Every thread has read the target's logit before any passes the barrier of this phase and writes over it.
   const FinalRow final_row = finalize(partial);
   auto none = block.template registers<NoState>();
   block.phase(none, [&](int thread, NoState&) {
-    if (thread == 0) arguments.results.store(row, final_row);
+    if (thread == 0 && segment.first == 0) arguments.results.store(segment.row, final_row);
   });
 
-  const double g = rows.upstream_of_row != nullptr ? static_cast<double>(rows.upstream_of_row[row]) : rows.upstream;
-  const GradientSegment segment{
-      row, 0, rows.columns, rows.classes, logits_of_row.target, row_gradient(final_row.saved, g)};
+  segment.gradient = gradient_of(rows, segment.row, final_row.saved);
   const OneProduct product(segment.gradient);
   const bool vectors_fit = in_slots && product.holds && is_store_aligned<Cut::kElements>(out + cut.head);
   block.phase(none, [&](int thread, NoState&) {
@@ -88,7 +92,7 @@ TPCE_DEVICE void fused(Block& block, const FusedArguments<T>& arguments) {
         write(cut.tiles * Cut::kTile + place + v * Cut::kStep,
               cut.head + std::int64_t{cut.tiles} * Cut::kTile + vector * Cut::kElements);
       }
-      in_vectors = rows.classes - cut.edges;
+      in_vectors = segment.classes - cut.edges;
     }
     TPCE_ROLLED for (std::int64_t i = thread; i < segment.columns - in_vectors; i += Cut::kThreads) {
       const std::int64_t j = i < cut.head ? i : i + in_vectors;

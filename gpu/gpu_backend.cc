@@ -16,9 +16,6 @@ constexpr std::array kGradientDtypes{DType::kFloat32, DType::kFloat64, DType::kB
 constexpr std::int64_t kBlocksPerMultiprocessor = 8;
 constexpr std::int64_t kSegmentColumns = 8192;
 
-// What DeviceBlock::reduce() takes of a block's shared memory beside what a launch asks for, rounded up.
-constexpr std::size_t kReduceBytes = 4096;
-
 std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
 // Parts of the queue's workspace, one after another.
@@ -206,18 +203,30 @@ bool GpuBackend::fuse(const Batch& batch, const Options& options, const Gradient
   if (batch.shards.size() != 1 || task.gradients.size() != 1 || task.squares != nullptr) return false;
   const Shard& shard = batch.shards.front();
   const Matrix& gradients = task.gradients.front();
-  // Rows that would leave multiprocessors idle are cut instead.
-  if (gradients.dtype != shard.logits.dtype || segments_of(task.rows.count, shard.logits.cols) > 1) return false;
+  if (gradients.dtype != shard.logits.dtype) return false;
   return visit_narrow_dtype(shard.logits.dtype, [&](auto element) {
     using T = decltype(element);
     using Arguments = FusedArguments<T>;
-    const std::size_t shared_bytes = Arguments::shared_bytes(batch.classes_in(shard));
-    if (shared_bytes + kReduceBytes > device_->properties().shared_bytes_per_block) return false;
-    Arguments arguments{rows_of<T>(batch, shard, task), results, gradients.row<T>(task.rows.first),
-                        gradients.row_stride};
-    arguments.rows.labels = labels_of(batch, options, task.rows, queue);
-    device_->launch(KernelOf<Arguments>::value, {task.rows.count, shared_bytes}, &arguments, queue);
-    return true;
+    constexpr Kernel kKernel = KernelOf<Arguments>::value;
+    // The smallest cluster that holds a row and, where rows are few, has a block for each multiprocessor: a
+    // multiprocessor holds one of these.
+    const std::int64_t rows = std::max<std::int64_t>(task.rows.count, 1);
+    const std::int64_t wanted = std::min(quotient_up(device_->properties().multiprocessors, rows),
+                                         quotient_up(shard.logits.cols, kSegmentColumns));
+    for (int cluster = 1; cluster <= device_->properties().blocks_per_cluster; cluster *= 2) {
+      const std::int64_t columns = Arguments::segment_columns(shard.logits.cols, cluster);
+      const Launch launch{task.rows.count * cluster,
+                          Arguments::shared_bytes(std::min(columns, batch.classes_in(shard))), cluster};
+      if (cluster < wanted || !device_->has_room(kKernel, launch)) continue;
+      Arguments arguments{rows_of<T>(batch, shard, task), results, gradients.row<T>(task.rows.first),
+                          gradients.row_stride};
+      arguments.rows.labels = labels_of(batch, options, task.rows, queue);
+      arguments.rows.segments = cluster;
+      arguments.rows.segment_columns = columns;
+      device_->launch(kKernel, launch, &arguments, queue);
+      return true;
+    }
+    return false;
   });
 }
 

@@ -34,7 +34,7 @@ class GpuBackend final : public Backend {
   // Blocks that share a row of `columns`, where there are too few rows to keep the device busy.
   std::int64_t segments_of(std::int64_t rows, std::int64_t columns) const;
 
-  // forward_backward() by one kernel; false, and nothing done, where a row does not fit or the task asks for more.
+  // forward_backward() by one kernel; false, and nothing done, where no cluster holds a row or the task asks for more.
   bool fuse(const Batch& batch, const Options& options, const GradientTask& task, const RowResults& results,
             Queue queue);
 

@@ -39,6 +39,7 @@ TPCE_DEVICE_INLINE std::int64_t at_most(std::int64_t value, std::int64_t limit) 
   return value < 0 ? 0 : value < limit ? value : limit;
 }
 
+// All but its gradient.
 template <class T>
 TPCE_DEVICE_INLINE GradientSegment segment_of(const GradientRows<T>& rows, std::int64_t block) {
   GradientSegment segment;
@@ -48,10 +49,13 @@ TPCE_DEVICE_INLINE GradientSegment segment_of(const GradientRows<T>& rows, std::
   segment.classes = at_most(rows.classes - segment.first, segment.columns);
   const std::int64_t target = rows.labels.at(segment.row) - rows.first_class - segment.first;
   segment.target = target >= 0 && target < segment.classes ? target : -1;
-  const double g =
-      rows.upstream_of_row != nullptr ? static_cast<double>(rows.upstream_of_row[segment.row]) : rows.upstream;
-  segment.gradient = row_gradient(rows.saved[segment.row], g);
   return segment;
+}
+
+template <class T>
+TPCE_DEVICE_INLINE RowGradient gradient_of(const GradientRows<T>& rows, std::int64_t row, const SavedRow& saved) {
+  const double g = rows.upstream_of_row != nullptr ? static_cast<double>(rows.upstream_of_row[row]) : rows.upstream;
+  return row_gradient(saved, g);
 }
 
 // dz of column j of a segment, in fp32, by its definition.
@@ -117,7 +121,8 @@ TPCE_DEVICE void gradient(Block& block, const GradientArguments<T, Out>& argumen
   constexpr int kVectors = Arguments::kVectors;
   constexpr int kElements = Packed<T>::kElements;
   constexpr std::int64_t kGroup = kVectors * kThreads;  // vectors that the block has under way
-  const GradientSegment segment = segment_of(arguments.rows, block.index());
+  GradientSegment segment = segment_of(arguments.rows, block.index());
+  segment.gradient = gradient_of(arguments.rows, segment.row, arguments.rows.saved[segment.row]);
   const T* logits = arguments.rows.logits + segment.row * arguments.rows.row_stride + segment.first;
   Out* out = arguments.gradients + segment.row * arguments.gradient_stride + segment.first;
   const OneProduct product(segment.gradient);
@@ -191,7 +196,8 @@ struct SquaresArguments {
 
 template <class T, class Block>
 TPCE_DEVICE void squares(Block& block, const SquaresArguments<T>& arguments) {
-  const GradientSegment segment = segment_of(arguments.rows, block.index());
+  GradientSegment segment = segment_of(arguments.rows, block.index());
+  segment.gradient = gradient_of(arguments.rows, segment.row, arguments.rows.saved[segment.row]);
   const T* logits = arguments.rows.logits + segment.row * arguments.rows.row_stride + segment.first;
   auto sums = block.template registers<BinnedSum>();
   block.phase(sums, [&](int thread, BinnedSum& sum) {

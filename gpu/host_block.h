@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "gpu/block.h"
+#include "gpu/host_cluster.h"
 
 namespace tpce::gpu {
 
@@ -131,14 +132,17 @@ struct HostGrid {
   int threads = 0;  // of a block
   std::size_t shared_bytes = 0;
   std::uint64_t seed = 0;
+  int cluster = 1;  // blocks
 };
 
 class HostBlock {
  public:
-  HostBlock(const HostGrid& grid, HostMemory& memory, std::int64_t index)
+  // cluster: of this block, or null where there are none.
+  HostBlock(const HostGrid& grid, HostMemory& memory, std::int64_t index, HostCluster* cluster = nullptr)
       : grid_(grid),
         memory_(memory),
         index_(index),
+        cluster_(cluster),
         random_(grid.seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(index)) {
     memory_.start_block(grid.shared_bytes);
     order_.resize(static_cast<std::size_t>(grid.threads));
@@ -178,6 +182,15 @@ class HostBlock {
     return value;
   }
 
+  template <class T, class Merge>
+  T join_cluster(const T& own, Merge&& merge) {
+    if (cluster_ == nullptr) return own;
+    std::vector<T> values = cluster_->gather(static_cast<int>(index_ % grid_.cluster), own);
+    std::shuffle(values.begin(), values.end(), random_);
+    for (std::size_t i = 1; i < values.size(); ++i) merge(values[0], values[i]);
+    return values[0];
+  }
+
   // The other threads' part is up to chance, as none of them runs beside this one.
   bool all_agree(bool own) { return own && random_() % 4 != 0; }
   std::uint32_t joined_bits(std::uint32_t own) {
@@ -200,6 +213,7 @@ class HostBlock {
   const HostGrid& grid_;
   HostMemory& memory_;
   std::int64_t index_;
+  HostCluster* cluster_;
   std::mt19937_64 random_;
   std::vector<int> order_;
 };

@@ -47,6 +47,7 @@ TEST_F(CudaDevice, TellsWhatItIs) {
   EXPECT_EQ(device->properties().multiprocessors, 132);
   EXPECT_EQ(device->properties().compute_capability, 90);
   EXPECT_EQ(device->properties().shared_bytes_per_block, 232448u);
+  EXPECT_EQ(device->properties().blocks_per_cluster, 8);
 }
 
 TEST_F(CudaDevice, CopiesThereAndBack) {
@@ -80,6 +81,27 @@ TEST_F(CudaDevice, LaunchesEachKernelByItsName) {
     EXPECT_EQ(launched(), std::string(info.name) + " grid 7x1x1 block " + std::to_string(info.threads) + " shared " +
                               std::to_string(info.shared_bytes) + "\n");
   }
+}
+
+TEST_F(CudaDevice, LaunchesClusters) {
+  const auto device = open_cuda_device();
+  const std::vector<char> arguments(kKernelInfos[0].arguments_bytes);
+  launched();
+  device->launch(Kernel{}, {.blocks = 12, .shared_bytes = 64, .cluster = 4}, arguments.data(), {});
+  EXPECT_EQ(launched(), std::string(kKernelInfos[0].name) + " grid 12x1x1 block " +
+                            std::to_string(kKernelInfos[0].threads) + " shared 64 clusters of 4x1x1\n");
+}
+
+// The fake's kernels declare 1 KiB of their own.
+TEST_F(CudaDevice, KnowsWhatItHasRoomFor) {
+  const auto device = open_cuda_device();
+  EXPECT_TRUE(device->has_room(Kernel{}, {.blocks = 1, .shared_bytes = 231424}));
+  EXPECT_FALSE(device->has_room(Kernel{}, {.blocks = 1, .shared_bytes = 231425}));
+  EXPECT_TRUE(device->has_room(Kernel{}, {.blocks = 8, .shared_bytes = 64, .cluster = 8}));
+  EXPECT_FALSE(device->has_room(Kernel{}, {.blocks = 16, .shared_bytes = 64, .cluster = 16}));
+  fail_with("no room");
+  EXPECT_FALSE(device->has_room(Kernel{}, {.blocks = 8, .shared_bytes = 64, .cluster = 8}));
+  EXPECT_TRUE(device->has_room(Kernel{}, {.blocks = 8, .shared_bytes = 64}));
 }
 
 TEST_F(CudaDevice, OrdersQueues) {

@@ -1,6 +1,6 @@
 // A stand-in for NVIDIA's driver, built as libcuda.so.1: one device whose memory is the host's, and whose kernels do
 // nothing but be written down. FAKE_CUDA makes it fail: "no device", "old", "broken start", "no memory", "launch",
-// "other architecture".
+// "other architecture", "no room" for clusters.
 #include <cuda.h>
 
 #include <cstdlib>
@@ -77,6 +77,9 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
       *value = 232448;
       break;
+    case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
+      *value = 1;
+      break;
     default:
       *value = 0;
   }
@@ -142,12 +145,21 @@ CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
   return CUDA_SUCCESS;
 }
 CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
-CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) { return *value = 0, CUDA_SUCCESS; }
-CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned, unsigned,
-                        unsigned shared, CUstream, void**, void**) {
-  log() += std::string(reinterpret_cast<const char*>(function)) + " grid " + std::to_string(x) + "x" +
-           std::to_string(y) + "x" + std::to_string(z) + " block " + std::to_string(threads) + " shared " +
-           std::to_string(shared) + "\n";
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) { return *value = 1024, CUDA_SUCCESS; }
+CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
+  return *clusters = asked("no room") ? 0 : 1, CUDA_SUCCESS;
+}
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
+  log() += std::string(reinterpret_cast<const char*>(function)) + " grid " + std::to_string(config->gridDimX) + "x" +
+           std::to_string(config->gridDimY) + "x" + std::to_string(config->gridDimZ) + " block " +
+           std::to_string(config->blockDimX) + " shared " + std::to_string(config->sharedMemBytes);
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const CUlaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_ERROR_INVALID_VALUE;
+    log() += " clusters of " + std::to_string(attribute.value.clusterDim.x) + "x" +
+             std::to_string(attribute.value.clusterDim.y) + "x" + std::to_string(attribute.value.clusterDim.z);
+  }
+  log() += "\n";
   return CUDA_SUCCESS;
 }
 

@@ -96,44 +96,35 @@ TEST(GpuBackend, WorkspaceIsEnough) {
 
 // A device whose memory is not the host's, for what concerns labels; it counts launches by kernel, and bytes copied to
 // it.
-class DeviceOfItsOwn final : public Device {
+class DeviceOfItsOwn final : public HostDevice {
  public:
-  explicit DeviceOfItsOwn(DeviceType type = DeviceType::kCuda, std::uint64_t seed = 0) : type_(type), host_({seed}) {}
+  explicit DeviceOfItsOwn(DeviceType type = DeviceType::kCuda, const HostDeviceOptions& options = {})
+      : HostDevice(options), type_(type) {}
 
   int launches_of(std::string_view kernel) const {
     const auto found = launches_.find(std::string(kernel));
     return found == launches_.end() ? 0 : found->second;
   }
+  // Blocks of a cluster of its last launch.
+  int cluster_of(std::string_view kernel) const { return clusters_.at(std::string(kernel)); }
   std::size_t bytes_in() const { return bytes_in_; }
 
   std::string_view name() const override { return "gpu"; }
   DeviceType type() const override { return type_; }
-  const DeviceProperties& properties() const override { return host_.properties(); }
-  Buffer allocate(std::size_t bytes) const override { return host_.allocate(bytes); }
   void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
     bytes_in_ += bytes;
-    host_.copy_to_device(to, from, bytes, queue);
-  }
-  void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) override {
-    host_.copy_to_host(to, from, bytes, queue);
-  }
-  void copy_on_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
-    host_.copy_on_device(to, from, bytes, queue);
+    HostDevice::copy_to_device(to, from, bytes, queue);
   }
   void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) override {
     ++launches_[std::string(info_of(kernel).name)];
-    host_.launch(kernel, launch, arguments, queue);
+    clusters_[std::string(info_of(kernel).name)] = launch.cluster;
+    HostDevice::launch(kernel, launch, arguments, queue);
   }
-  DeviceObject make_queue() const override { return host_.make_queue(); }
-  DeviceObject make_event() const override { return host_.make_event(); }
-  void record(const DeviceObject&, Queue) override {}
-  void wait_for(const DeviceObject&, Queue) override {}
-  void synchronize(Queue) override {}
 
  private:
   DeviceType type_;
-  HostDevice host_;
   std::map<std::string, int> launches_;
+  std::map<std::string, int> clusters_;
   std::size_t bytes_in_ = 0;
 };
 
@@ -280,43 +271,124 @@ class FusedKernel : public testing::Test {};
 using Types = testing::Types<float, BFloat16, Float16>;
 TYPED_TEST_SUITE(FusedKernel, Types);
 
+// Rows by one launch of the fused kernel in clusters of that many blocks, on a device with so much shared memory.
+template <class T>
+void expect_fused(std::mt19937_64& random, std::int64_t columns, const HostDeviceOptions& options, int cluster) {
+  SCOPED_TRACE(std::string(name_of(DTypeOf<T>::value)) + ", " + std::to_string(columns) + " columns, clusters of " +
+               std::to_string(cluster));
+  const FusedRows<T> rows(random, columns);
+  for (const bool in_place : {false, true}) {
+    auto device = std::make_unique<DeviceOfItsOwn>(DeviceType::kCpu, options);
+    const DeviceOfItsOwn& launched = *device;
+    GpuBackend gpu(std::move(device));
+    ScalarBackend scalar;
+    const auto expected = rows.run(scalar, in_place);
+    const auto found = rows.run(gpu, in_place);
+    const std::string type(name_of(DTypeOf<T>::value));
+    EXPECT_EQ(launched.launches_of("fused_" + type), 1);
+    EXPECT_EQ(launched.cluster_of("fused_" + type), cluster);
+    EXPECT_EQ(launched.launches_of("gradient_" + type), 0);
+    EXPECT_EQ(launched.launches_of("row_partials_" + type), 0);
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
+    };
+    EXPECT_TRUE(same(expected.nll, found.nll));
+    EXPECT_TRUE(same(expected.lse, found.lse));
+    EXPECT_TRUE(same(expected.gradients, found.gradients)) << (in_place ? "in place" : "");
+  }
+}
+
 TYPED_TEST(FusedKernel, HasTheBitsOfTheScalarBackend) {
   using T = TypeParam;
   std::mt19937_64 random(8);
   constexpr int kTile = FusedArguments<T>::Cut::kTile;
-  const std::string name = "fused_" + std::string(name_of(DTypeOf<T>::value));
   for (const std::int64_t columns : {1, 2, 9, 31, 517, 4101, kTile - 1, kTile + 1, 2 * kTile + 777}) {
-    const FusedRows<T> rows(random, columns);
-    for (const bool in_place : {false, true}) {
-      auto device = std::make_unique<DeviceOfItsOwn>(DeviceType::kCpu, random());
-      const DeviceOfItsOwn& launched = *device;
-      GpuBackend gpu(std::move(device));
-      ScalarBackend scalar;
-      const auto expected = rows.run(scalar, in_place);
-      const auto found = rows.run(gpu, in_place);
-      EXPECT_EQ(launched.launches_of(name), 1) << columns;
-      EXPECT_EQ(launched.launches_of("gradient_" + std::string(name_of(DTypeOf<T>::value))), 0);
-      const auto same = [](const auto& a, const auto& b) {
-        return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(a[0])) == 0;
-      };
-      EXPECT_TRUE(same(expected.nll, found.nll)) << columns;
-      EXPECT_TRUE(same(expected.lse, found.lse)) << columns;
-      EXPECT_TRUE(same(expected.gradients, found.gradients)) << columns << (in_place ? " in place" : "");
-    }
+    expect_fused<T>(random, columns, {.seed = random()}, 1);
   }
 }
 
-// A row that does not fit in shared memory takes two kernels.
-TEST(GpuBackend, RowsThatDoNotFitAreNotFused) {
+// Rows too long for a block, with tiles in every block, a last block of few columns or of padding alone.
+TYPED_TEST(FusedKernel, HasTheSameBitsInClusters) {
+  using T = TypeParam;
+  using Arguments = FusedArguments<T>;
+  std::mt19937_64 random(18);
+  constexpr int kTile = Arguments::Cut::kTile;
+  const HostDeviceOptions small{.seed = 5, .shared_bytes_per_block = Arguments::shared_bytes(kTile)};
+  expect_fused<T>(random, kTile + 2, small, 2);
+  expect_fused<T>(random, 2 * kTile, small, 2);
+  expect_fused<T>(random, 2 * kTile + 1, small, 4);
+  expect_fused<T>(random, 4 * kTile - 777, small, 4);
+}
+
+// Few rows are cut as well, down to a vector for each thread of a warp: then one block has padding alone, and the last
+// have nothing.
+TYPED_TEST(FusedKernel, HasTheSameBitsInClustersOfFewColumns) {
+  using T = TypeParam;
+  std::mt19937_64 random(28);
+  for (const std::int64_t columns : {8193, 5 * 8192 + 1}) {
+    expect_fused<T>(random, columns, {.seed = 6, .multiprocessors = 256}, columns == 8193 ? 2 : 8);
+  }
+  constexpr int kStep = FusedArguments<T>::Cut::kStep;
+  FusedRows<T> rows(random, 3 * kStep + 1);
+  rows.labels = {0, kStep - 1, kStep, 2 * kStep + 1, 3 * kStep - 4, 5};
+  rows.logits.resize(rows.labels.size() * static_cast<std::size_t>(rows.columns));
+  HostDevice device({.seed = 7});
+  const auto count = static_cast<std::int64_t>(rows.labels.size());
+  std::vector<T> dz(rows.logits.size());
+  std::vector<float> nll(rows.labels.size());
+  std::vector<SavedRow> saved(rows.labels.size());
+  const FusedArguments<T> arguments{.rows = {.logits = rows.logits.data(),
+                                             .row_stride = rows.columns,
+                                             .columns = rows.columns,
+                                             .classes = rows.vocab,
+                                             .first_class = 0,
+                                             .labels = {rows.labels.data(), true, -100, rows.vocab},
+                                             .saved = nullptr,
+                                             .upstream = 0.7 / static_cast<double>(count),  // of the mean
+                                             .upstream_of_row = nullptr,
+                                             .segments = 8,
+                                             .segment_columns = kStep},
+                                    .results = {.rows = count, .saved = saved.data(), .nll = nll.data()},
+                                    .gradients = dz.data(),
+                                    .gradient_stride = rows.columns};
+  device.launch(KernelOf<FusedArguments<T>>::value, {8 * count, FusedArguments<T>::shared_bytes(kStep), 8}, &arguments,
+                {});
+  ScalarBackend scalar;
+  rows.offset = 0;
+  const auto expected = rows.run(scalar, false);
+  EXPECT_EQ(std::memcmp(expected.gradients.data(), dz.data(), dz.size() * sizeof(T)), 0);
+  EXPECT_EQ(std::memcmp(expected.nll.data(), nll.data(), nll.size() * sizeof(float)), 0);
+}
+
+// What a block of sm_90 holds, tile after tile, and what is just too long for it.
+TEST(GpuBackend, TheSmallestClusterThatHoldsARowTakesIt) {
   std::mt19937_64 random(9);
-  for (const std::int64_t columns : {98'000, 120'000}) {
-    const FusedRows<BFloat16> rows(random, columns);
-    auto device = std::make_unique<DeviceOfItsOwn>(DeviceType::kCpu);
+  expect_fused<BFloat16>(random, 114'688, {}, 1);
+  expect_fused<BFloat16>(random, 114'690, {}, 2);
+}
+
+// A multiprocessor has one block of the fused kernel, so that some more of them than rows want no clusters.
+TEST(GpuBackend, RowsForEachMultiprocessorAreNotCut) {
+  std::mt19937_64 random(10);
+  expect_fused<BFloat16>(random, 20'000, {.multiprocessors = 32}, 1);
+  expect_fused<BFloat16>(random, 20'000, {.multiprocessors = 33}, 2);
+}
+
+TEST(GpuBackend, RowsThatNoClusterHoldsAreNotFused) {
+  std::mt19937_64 random(11);
+  struct Case {
+    std::int64_t columns;
+    int blocks_per_cluster;
+  };
+  for (const Case& one : {Case{114'690, 1}, Case{230'000, 2}}) {
+    const FusedRows<BFloat16> rows(random, one.columns);
+    auto device = std::make_unique<DeviceOfItsOwn>(DeviceType::kCpu,
+                                                   HostDeviceOptions{.blocks_per_cluster = one.blocks_per_cluster});
     const DeviceOfItsOwn& launched = *device;
     GpuBackend gpu(std::move(device));
     rows.run(gpu, false);
-    EXPECT_EQ(launched.launches_of("fused_bf16"), columns == 98'000 ? 1 : 0);
-    EXPECT_EQ(launched.launches_of("gradient_bf16"), columns == 98'000 ? 0 : 1);
+    EXPECT_EQ(launched.launches_of("fused_bf16"), 0) << one.columns;
+    EXPECT_EQ(launched.launches_of("gradient_bf16"), 1) << one.columns;
   }
 }
 

@@ -3,9 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
+#include <mutex>
 #include <string>
+#include <thread>
 #include <vector>
+
+#include "gpu/host_device.h"
 
 namespace tpce::gpu {
 namespace {
@@ -215,6 +220,107 @@ TEST(HostBlock, BadAddressesAreFound) {
   EXPECT_TRUE(says(access([](HostBlock& block, HostShared<float>& view) { block.copy_async(view, 0, kGlobal + 1); }),
                    "not aligned to 16 bytes"));
   EXPECT_TRUE(says(error_of([](HostBlock& block) { block.shared<float>(1025); }), "the body wants 4100 bytes"));
+}
+
+// Blocks of one cluster, each on a thread; what the first says that fails, or nothing.
+std::string cluster_error(int blocks, const std::function<void(HostBlock&)>& body) {
+  const HostGrid grid{32, 256, 1, blocks};
+  HostCluster cluster(blocks);
+  std::mutex mutex;
+  std::string first;
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < blocks; ++rank) {
+      threads.emplace_back([&, rank] {
+        HostMemory memory;
+        HostBlock block(grid, memory, blocks + rank, &cluster);
+        try {
+          body(block);
+          block.finish();
+        } catch (const std::logic_error& error) {
+          const std::lock_guard lock(mutex);
+          if (first.empty()) first = error.what();
+        }
+        cluster.end();
+      });
+    }
+  }
+  return first;
+}
+
+constexpr auto kAdd = [](int& into, int from) { into += from; };
+
+TEST(HostCluster, BlocksJoinWhatTheyHave) {
+  for (const int blocks : {1, 2, 8}) {
+    std::atomic<int> right = 0;
+    EXPECT_EQ(cluster_error(blocks,
+                            [&](HostBlock& block) {
+                              const int rank = static_cast<int>(block.index()) - blocks;
+                              bool same = true;
+                              for (int i = 0; i < 50; ++i) {
+                                same = same && block.join_cluster(100 * i + rank, kAdd) ==
+                                                   100 * i * blocks + blocks * (blocks - 1) / 2;
+                              }
+                              if (same) ++right;
+                            }),
+              "");
+    EXPECT_EQ(right, blocks);
+  }
+  HostMemory memory;
+  const HostGrid grid{32, 256, 1};
+  HostBlock alone(grid, memory, 0);
+  EXPECT_EQ(alone.join_cluster(7, kAdd), 7);
+}
+
+TEST(HostCluster, ABlockThatDoesNotJoinIsFound) {
+  EXPECT_TRUE(says(cluster_error(3,
+                                 [](HostBlock& block) {
+                                   block.join_cluster(1, kAdd);
+                                   if (block.index() != 4) block.join_cluster(2, kAdd);
+                                 }),
+                   "waits for one that has ended"));
+  EXPECT_TRUE(says(cluster_error(2,
+                                 [](HostBlock& block) {
+                                   if (block.index() == 2) {
+                                     block.join_cluster(1, kAdd);
+                                   } else {
+                                     block.join_cluster(1.0, [](double& into, double from) { into += from; });
+                                   }
+                                 }),
+                   "another"));
+}
+
+// What a block of a cluster breaks is what the launch says, not that others waited for it; and it ends.
+TEST(HostCluster, ALaunchSaysWhatFailedFirst) {
+  std::vector<float> logits(4 * 1000, 1.0f), dz(4 * 1000), nll(4);
+  const std::vector<std::int64_t> labels(4, 3);
+  std::vector<SavedRow> saved(4);
+  const FusedArguments<float> arguments{.rows = {.logits = logits.data(),
+                                                 .row_stride = 1000,
+                                                 .columns = 1000,
+                                                 .classes = 1000,
+                                                 .first_class = 0,
+                                                 .labels = {labels.data(), true, -100, 1000},
+                                                 .saved = nullptr,
+                                                 .upstream = 1.0,
+                                                 .upstream_of_row = nullptr,
+                                                 .segments = 2,
+                                                 .segment_columns = 896},
+                                        .results = {.rows = 4, .saved = saved.data(), .nll = nll.data()},
+                                        .gradients = dz.data(),
+                                        .gradient_stride = 1000};
+  HostDevice device;
+  const auto launch = [&](std::size_t shared_bytes, std::int64_t blocks) -> std::string {
+    try {
+      device.launch(Kernel::fused_fp32, {blocks, shared_bytes, 2}, &arguments, {});
+    } catch (const std::exception& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(launch(FusedArguments<float>::shared_bytes(896), 8), "");
+  EXPECT_TRUE(says(launch(64, 8), "the body wants"));
+  EXPECT_TRUE(says(launch(64, 7), "7 blocks in clusters of 2"));
 }
 
 }  // namespace

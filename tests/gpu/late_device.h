@@ -116,6 +116,7 @@ class LateDevice final : public Device {
     synchronize(queue);
   }
 
+  bool has_room(Kernel kernel, const Launch& launch) const override { return host_->has_room(kernel, launch); }
   void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) override {
     if (launches_until_failure_-- == 0) throw std::runtime_error("the launch failed");
     // As aligned as any object.
