@@ -5,14 +5,12 @@
 #include <cstring>
 #include <memory>
 #include <random>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
-#include "gpu/cuda_device.h"
 #include "gpu/gpu_backend.h"
-#include "gpu/host_device.h"
 #include "gpu/staged_backend.h"
+#include "tests/gpu/each_device.h"
 #include "tests/gpu/row_partials_call.h"
 #include "tpce/cross_entropy.h"
 #include "tpce/row_partial.h"
@@ -43,26 +41,8 @@ class OnDevice {
   Buffer memory_;
 };
 
-class GpuDevice : public ::testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override {
-    if (GetParam() == "gpu_emulated") {
-      device_ = std::make_unique<HostDevice>();
-      return;
-    }
-    try {
-      device_ = open_cuda_device();
-    } catch (const std::runtime_error& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-  bool emulated() const { return device_->type() == DeviceType::kCpu; }
-
-  std::unique_ptr<Device> device_;
-};
-
-INSTANTIATE_TEST_SUITE_P(Devices, GpuDevice, ::testing::Values("gpu_emulated", "gpu"),
-                         [](const auto& device) { return device.param; });
+class GpuDevice : public EachDevice {};
+INSTANTIATE_TEST_SUITE_P(Devices, GpuDevice, each_device(), name_of_device);
 
 // Rows of normal logits, the label of row i at class 7 i, read from `offset` elements behind an aligned address.
 template <class T>
@@ -197,6 +177,18 @@ TEST_P(GpuDevice, GradientsOfAWholeVocabulary) {
   expect_outcome<BFloat16>(backend, rows / 2, 128256);
   expect_outcome<Float16>(backend, rows / 4, 262144);
   expect_outcome<float>(backend, rows / 8, 262144);
+}
+
+// Several tiles of a thread, which take turns in shared memory.
+TEST_P(GpuDevice, SmallRowPartialsOfSeveralTiles) {
+  expect_partials<BFloat16>(*device_, 2, 3 * 8192 + 5, 1, 1);
+  expect_partials<float>(*device_, 2, 3 * 4096 + 5, 1, 1);
+}
+TEST_P(GpuDevice, SmallGradientsOfSeveralTiles) {
+  const std::int64_t rows = device_->properties().multiprocessors;  // none is cut
+  StagedBackend backend(std::make_unique<GpuBackend>(std::move(device_)));
+  expect_outcome<BFloat16>(backend, rows, 5 * 16384 + 7);
+  expect_outcome<float>(backend, rows, 5 * 8192 + 7);
 }
 
 // Few rows in clusters, of which some blocks have a part of a tile, short enough for compute-sanitizer.

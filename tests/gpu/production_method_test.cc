@@ -13,10 +13,10 @@
 #include <string>
 #include <vector>
 
-#include "gpu/cuda_device.h"
 #include "gpu/host_device.h"
 #include "reference/evaluate.h"
 #include "sim/methods/method.h"
+#include "tests/gpu/each_device.h"
 #include "tests/support/problem.h"
 #include "tests/support/ulp.h"
 
@@ -237,27 +237,11 @@ std::unique_ptr<Problem<T>> rows_of_margins(const std::vector<double>& margins, 
   return std::make_unique<Problem<T>>(std::move(logits), std::move(labels), std::move(plan));
 }
 
-class ProductionOnDevice : public ::testing::TestWithParam<std::string> {
+class ProductionOnDevice : public EachDevice {
  protected:
-  void SetUp() override {
-    if (GetParam() == "gpu_emulated") {
-      device_ = std::make_unique<HostDevice>(HostDeviceOptions{.seed = 5});
-      return;
-    }
-    try {
-      device_ = open_cuda_device();
-    } catch (const std::runtime_error& error) {
-      GTEST_SKIP() << error.what();
-    }
-  }
-  bool emulated() const { return device_->type() == DeviceType::kCpu; }
   Operations operations() const { return {emulated()}; }
-
-  std::unique_ptr<Device> device_;
 };
-
-INSTANTIATE_TEST_SUITE_P(Devices, ProductionOnDevice, ::testing::Values("gpu_emulated", "gpu"),
-                         [](const auto& device) { return device.param; });
+INSTANTIATE_TEST_SUITE_P(Devices, ProductionOnDevice, each_device(), name_of_device);
 
 // Losses and gradients of the definition, in 50 digits.
 struct Truth {
