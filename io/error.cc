@@ -1,5 +1,7 @@
 #include "io/error.h"
 
+#include <algorithm>
+#include <cctype>
 #include <system_error>
 
 namespace tpce::io {
@@ -32,6 +34,16 @@ std::string printable(std::string_view path) {
   std::string out;
   for (char c : path) append_escaped(out, static_cast<unsigned char>(c), true);
   return out.empty() ? "''" : out;
+}
+
+std::string shell_word(std::string_view text) {
+  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
+    return std::isalnum(c) != 0 || std::string_view("_-+=.,:/@%").find(static_cast<char>(c)) != std::string_view::npos;
+  });
+  if (plain) return std::string(text);
+  std::string quoted = "'";
+  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
+  return quoted + "'";
 }
 
 std::string shape_text(std::span<const std::int64_t> shape) {

@@ -18,6 +18,9 @@ std::string quote(std::string_view text, std::size_t limit = 60);
 // A file name fit for a message: as it is, except that control characters are escaped.
 std::string printable(std::string_view path);
 
+// As a POSIX shell reads it as one word: plain, or in single quotes.
+std::string shell_word(std::string_view text);
+
 // "[64, 49152]".
 std::string shape_text(std::span<const std::int64_t> shape);
 

@@ -17,6 +17,7 @@
 #include "sim/train/trainer.h"
 #include "tools/build_info.h"
 #include "tools/command.h"
+#include "tools/deferred_stop.h"
 #include "tools/output.h"
 #include "tools/problem_options.h"
 #include "tools/progress.h"
@@ -35,7 +36,8 @@ constexpr const char* kExamples = R"(Examples:
   tpce train sim/train/configs/modular.toml --checkpoint run.checkpoint --curve run.csv
       goes on from run.checkpoint where it was interrupted, to the same bits
 
-Exit codes: 0 done; 1 a step differs from the golden file; 2 an error.)";
+Exit codes: 0 done; 1 a step differs from the golden file; 2 an error; 130 or 143 stopped by SIGINT (Ctrl-C) or SIGTERM:
+with --checkpoint the run's state is kept first, as of the step that was under way; a second signal ends it at once.)";
 
 struct TrainCommand {
   std::string config_file;
@@ -188,6 +190,31 @@ void check_files(const TrainCommand& command) {
   add("curve", command.curve);
 }
 
+// As it would be typed again.
+std::string command_line(const TrainCommand& command) {
+  std::string line = "tpce train " + io::shell_word(command.config_file);
+  const auto add = [&](const char* option, const std::optional<std::string>& value) {
+    if (value) line += fmt::format(" {} {}", option, io::shell_word(*value));
+  };
+  add("--golden", command.golden);
+  add("--check", command.check);
+  add("--curve", command.curve);
+  add("--checkpoint", command.checkpoint);
+  add("--method", command.method);
+  add("--precision", command.precision);
+  if (command.tp) line += fmt::format(" --tp {}", *command.tp);
+  if (command.threads != 0) line += fmt::format(" --threads {}", command.threads);
+  return line;
+}
+
+// Keeps what a run that is stopped has reached; returns the exit code.
+int stop(const TrainCommand& command, const sim::Trainer& trainer, int signal) {
+  trainer.save(*command.checkpoint);
+  report("stopped", fmt::format("step {} is kept in {}; go on with: {}", trainer.steps_done(),
+                                io::printable(*command.checkpoint), command_line(command)));
+  return 128 + signal;
+}
+
 int TrainCommand::run() const {
   const sim::TrainConfig config = config_of(*this);
   check_files(*this);
@@ -210,8 +237,10 @@ int TrainCommand::run() const {
     if (differs(step)) return 1;
   }
   {
+    std::optional<DeferredStop> deferred;
+    if (checkpoint) deferred.emplace();
     Progress progress("train", (config.steps - trainer.steps_done()) * trainer.rows_per_step());
-    while (trainer.steps_done() < config.steps) {
+    while (trainer.steps_done() < config.steps && DeferredStop::signal() == 0) {
       const sim::StepResult step = trainer.step();
       if (differs(step)) return 1;
       if (checkpoint && (step.step % config.checkpoint_every == 0 || step.step == config.steps)) {
@@ -220,6 +249,7 @@ int TrainCommand::run() const {
       progress.advance(step.rows);
     }
   }
+  if (trainer.steps_done() < config.steps) return stop(*this, trainer, DeferredStop::signal());
   if (const auto text = expected ? expected->difference_at_end(trainer.steps_done()) : std::nullopt) {
     print(*text);
     return 1;

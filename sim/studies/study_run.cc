@@ -183,17 +183,6 @@ std::string summary_text(const StudyRun& run, const std::vector<std::string>& fi
   return text + "}\n}\n";
 }
 
-// As a POSIX shell reads it as one word.
-std::string shell_word(const std::string& text) {
-  const bool plain = !text.empty() && std::all_of(text.begin(), text.end(), [](unsigned char c) {
-    return std::isalnum(c) != 0 || std::string_view("_-+=.,:/@%").find(static_cast<char>(c)) != std::string_view::npos;
-  });
-  if (plain) return text;
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
-}
-
 Page page_of(const StudyRun& run, const std::vector<Json>& results) {
   try {
     return run.study.page(run.options, results);
@@ -210,7 +199,7 @@ std::string command_of(const StudyRun& run) {
   std::string command = fmt::format("tpce study {}", run.study.name());
   if (run.options.scale != Scale::kDefault) command += fmt::format(" --{}", name_of(run.options.scale));
   for (const auto& [name, value] : run.options.parameters) {
-    command += " --set " + shell_word(fmt::format("{}={}", name, value));
+    command += " --set " + io::shell_word(fmt::format("{}={}", name, value));
   }
   return command + fmt::format(" --seed {}", run.options.seed);
 }

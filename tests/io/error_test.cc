@@ -12,6 +12,13 @@ TEST(Quote, EscapesWhatWouldBreakALine) {
   EXPECT_EQ(quote(std::string_view("a\n\r\t\0\x7f\x93", 7)), "'a\\n\\r\\t\\x00\\x7f\\x93'");
 }
 
+TEST(ShellWord, QuotesWhereAShellWouldSplitOrExpand) {
+  EXPECT_EQ(shell_word("a/b-1.txt"), "a/b-1.txt");
+  EXPECT_EQ(shell_word(""), "''");
+  EXPECT_EQ(shell_word("a b"), "'a b'");
+  EXPECT_EQ(shell_word("it's $HOME"), "'it'\\''s $HOME'");
+}
+
 TEST(Quote, CutsLongText) { EXPECT_EQ(quote(std::string(100, 'x'), 5), "'xxxxx...'"); }
 
 TEST(Printable, KeepsUtf8NamesAndEscapesControls) {

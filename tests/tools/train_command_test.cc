@@ -14,6 +14,12 @@ namespace {
 
 const std::string kData = TPCE_TEST_DATA "/train/";
 
+// The text of a configuration with another value of a key that it has.
+std::string with_key(std::string text, const std::string& key, const std::string& value) {
+  const std::size_t at = text.find("\n" + key + " = ") + key.size() + 4;
+  return text.replace(at, text.find('\n', at) - at, value);
+}
+
 class Train : public ::testing::TestWithParam<const char*> {
  protected:
   std::string config() const { return kData + GetParam() + ".toml"; }
@@ -79,10 +85,7 @@ TEST_P(Train, AUsualLossTrainsAnotherWay) {
 // Killed again and again, and so resumed from whatever was written last.
 TEST_P(Train, AKilledRunGoesOnToTheSameBits) {
   using std::chrono::milliseconds;
-  std::string longer = read_text(config());
-  longer.replace(longer.find("steps = "), longer.find('\n', longer.find("steps = ")) - longer.find("steps = "),
-                 "steps = 200");
-  write_text(directory / "long.toml", longer);
+  write_text(directory / "long.toml", with_key(read_text(config()), "steps", "200"));
   write_text(directory / "text_source.txt", read_text(kData + "text_source.txt"));
   ASSERT_EQ(run(directory, {"train", directory / "long.toml", "--golden", directory / "expected.txt"}).exit_code, 0);
 
@@ -106,6 +109,70 @@ TEST_P(Train, AKilledRunGoesOnToTheSameBits) {
   const Output output = run(directory, words);
   EXPECT_EQ(output.exit_code, 0) << output.err;
   EXPECT_EQ(read_text(directory / "g.txt"), read_text(directory / "expected.txt"));
+}
+
+// The step that it has reached, which is none that is kept anyway, and the command that goes on to the same bits.
+TEST_P(Train, AStoppedRunKeepsItsStepAndSaysHowToGoOn) {
+  using std::chrono::milliseconds;
+  const auto with_steps = [&](const std::string& steps) {
+    write_text(directory / "it's.toml",
+               with_key(with_key(read_text(config()), "steps", steps), "checkpoint_every", "1000000000"));
+  };
+  write_text(directory / "text_source.txt", read_text(kData + "text_source.txt"));
+  with_steps("1000000");
+  const std::vector<std::string> words{"train",        directory / "it's.toml",      "--curve", directory / "c.csv",
+                                       "--checkpoint", directory / "run.checkpoint", "--tp",    "2"};
+  for (const int signal : {SIGINT, SIGTERM}) {
+    std::filesystem::remove(directory / "run.checkpoint");
+    Output output;
+    // A signal before the first step ends the program with nothing to keep.
+    for (int attempt = 0; attempt < 10 && output.err.empty(); ++attempt) {
+      Process process(directory, words);
+      std::this_thread::sleep_for(milliseconds(300 << attempt));
+      kill(process.pid(), signal);
+      output = process.wait();
+    }
+    EXPECT_EQ(output.exit_code, 128 + signal);
+    EXPECT_EQ(output.out, "");
+    ASSERT_EQ(output.err.rfind("tpce: stopped: step ", 0), 0u) << output.err;
+    EXPECT_EQ(std::count(output.err.begin(), output.err.end(), '\n'), 1) << output.err;
+    EXPECT_NE(output.err.find(directory.path() + "/run.checkpoint; go on with: tpce train '" + directory.path() +
+                              "/it'\\''s.toml' --curve " + directory.path() + "/c.csv --checkpoint " +
+                              directory.path() + "/run.checkpoint --tp 2\n"),
+              std::string::npos)
+        << output.err;
+    EXPECT_EQ(std::filesystem::exists(directory / "c.csv"), false);
+
+    // The checkpoint is of the step that was named: a configuration of one step less is too short for it.
+    const int step = std::stoi(output.err.substr(std::string("tpce: stopped: step ").size()));
+    ASSERT_GE(step, 1);
+    if (step > 1) {
+      with_steps(std::to_string(step - 1));
+      EXPECT_NE(run(directory, words).err.find(" has " + std::to_string(step) + " steps, expected no more"),
+                std::string::npos);
+    }
+    with_steps(std::to_string(step + 2));
+    EXPECT_EQ(run(directory, words).exit_code, 0);
+    const std::string resumed = read_text(directory / "c.csv");
+    std::filesystem::remove(directory / "run.checkpoint");
+    EXPECT_EQ(run(directory, words).exit_code, 0);
+    EXPECT_EQ(resumed, read_text(directory / "c.csv"));
+    std::filesystem::remove(directory / "c.csv");
+    with_steps("1000000");
+  }
+}
+
+TEST_P(Train, WithoutACheckpointAStoppedRunLeavesNothing) {
+  write_text(directory / "long.toml", with_key(read_text(config()), "steps", "1000000"));
+  write_text(directory / "text_source.txt", read_text(kData + "text_source.txt"));
+  const std::vector<std::string> before = directory.names();
+  Process process(directory, {"train", directory / "long.toml", "--golden", directory / "g.txt"});
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  kill(process.pid(), SIGINT);
+  const Output output = process.wait();
+  EXPECT_EQ(output.exit_code, 130);
+  EXPECT_EQ(output.out + output.err, "");
+  EXPECT_EQ(directory.names(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(Small, Train, ::testing::Values("addition", "text"),
