@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
 #include <exception>
 #include <optional>
 #include <stdexcept>
@@ -57,45 +58,82 @@ std::int64_t rows_of_chunk(const Batch& batch, const Runtime& runtime) {
   return std::clamp<std::int64_t>(batch.rows(), 1, std::max<std::int64_t>(runtime.rows_per_chunk, 1));
 }
 
-// The caller's queue, with a workspace for this batch where its own is too small.
-class WithWorkspace {
+std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+
+// Bytes of the parts that a call takes for chunks of so many rows.
+struct PartSizes {
+  std::size_t partials;  // of one chunk
+  std::size_t nll;
+  std::size_t saved;
+
+  PartSizes(std::int64_t chunk_rows, const Options& options)
+      // Planes start with 8-byte elements, so rounding up the rows keeps the second chunk's aligned.
+      : partials((static_cast<std::size_t>(chunk_rows) * Partials::bytes_per_row(options) + 63) / 64 * 64),
+        nll(static_cast<std::size_t>(chunk_rows) * sizeof(float)),
+        saved(static_cast<std::size_t>(chunk_rows) * sizeof(SavedRow)) {}
+
+  std::size_t all() const {
+    return rounded_up(2 * partials) + rounded_up(nll) + rounded_up(saved) + rounded_up(sizeof(LossSum)) +
+           rounded_up(sizeof(BinnedSum));
+  }
+};
+
+// What a call holds until it returns: parts of the queue's workspace where that is as large as asked for, else memory
+// of its own.
+class CallMemory {
  public:
-  WithWorkspace(const Batch& batch, const Options& options, const Runtime& runtime, std::int64_t rows)
-      : queue_(runtime.queue) {
-    const std::size_t bytes = runtime.backend.workspace_bytes(batch, options, rows);
+  // rows: of what the backend is asked for at once.
+  CallMemory(const Batch& batch, const Options& options, const Runtime& runtime, std::int64_t rows)
+      : backend_(runtime.backend),
+        queue_(runtime.queue),
+        is_given_(runtime.queue.workspace_bytes >= workspace_bytes(batch, options, runtime)) {
+    const std::size_t bytes = backend_.workspace_bytes(batch, options, rows);
     if (queue_.workspace_bytes >= bytes) return;
-    memory_ = runtime.backend.allocate(bytes);
-    queue_.workspace = memory_.get();
+    queue_.workspace = allocate(bytes);
     queue_.workspace_bytes = bytes;
   }
 
+  void* take(std::size_t bytes) {
+    if (!is_given_) return allocate(bytes);
+    void* first = queue_.workspace;
+    queue_.workspace = static_cast<std::byte*>(first) + rounded_up(bytes);
+    queue_.workspace_bytes -= rounded_up(bytes);
+    return first;
+  }
+  // With what is left, once all is taken: what the backend asks for at the least.
   Queue queue() const { return queue_; }
 
  private:
-  Buffer memory_{nullptr, [](void*) {}};
+  void* allocate(std::size_t bytes) {
+    allocated_.push_back(backend_.allocate(bytes));
+    return allocated_.back().get();
+  }
+
+  Backend& backend_;
   Queue queue_;
+  bool is_given_;
+  std::vector<Buffer> allocated_;
 };
 
 // One value at the backend's place.
 template <class T>
 class Placed {
  public:
-  Placed(Backend& backend, Queue queue) : backend_(backend), queue_(queue), memory_(backend.allocate(sizeof(T))) {
+  Placed(Backend& backend, CallMemory& memory) : backend_(backend), there_(static_cast<T*>(memory.take(sizeof(T)))) {
     const T initial{};
-    backend_.copy_in(memory_.get(), &initial, sizeof(T), queue_);
+    backend_.copy_in(there_, &initial, sizeof(T), memory.queue());
   }
 
-  T& there() { return *static_cast<T*>(memory_.get()); }
-  T wait_for() {
+  T& there() { return *there_; }
+  T wait_for(Queue queue) {
     T value;
-    backend_.copy_out(&value, memory_.get(), sizeof(T), queue_);
+    backend_.copy_out(&value, there_, sizeof(T), queue);
     return value;
   }
 
  private:
   Backend& backend_;
-  Queue queue_;
-  Buffer memory_;
+  T* there_;
 };
 
 std::int64_t count_valid_rows(const Batch& batch, const Options& options, const Runtime& runtime) {
@@ -120,6 +158,11 @@ auto abort_on_error(Communicator& communicator, Body&& body) {
 
 }  // namespace
 
+std::size_t workspace_bytes(const Batch& batch, const Options& options, const Runtime& runtime) {
+  return PartSizes(rows_of_chunk(batch, runtime), options).all() +
+         runtime.backend.workspace_bytes(batch, options, batch.rows());
+}
+
 Saved::Saved(const Batch& batch, const Options& options, Buffer rows)
     : plan_(batch.plan),
       shards_(batch.shards.begin(), batch.shards.end()),
@@ -136,21 +179,18 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
   return abort_on_error(communicator, [&] {
     check_ranks(batch, options, runtime);
     const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
-    const auto chunk_size = static_cast<std::size_t>(chunk_rows);
-    // Planes start with 8-byte elements, so rounding up the rows keeps the second chunk's aligned.
-    const std::size_t partial_bytes = (chunk_size * Partials::bytes_per_row(options) + 63) / 64 * 64;
-    const Buffer partials = backend.allocate(2 * partial_bytes);
-    const Buffer chunk_nll = backend.allocate(chunk_size * sizeof(float));
+    const PartSizes sizes(chunk_rows, options);
+    CallMemory memory(batch, options, runtime, chunk_rows);
+    auto* const partials = static_cast<std::byte*>(memory.take(2 * sizes.partials));
+    auto* const chunk_nll = static_cast<float*>(memory.take(sizes.nll));
     Saved saved(batch, options, backend.allocate(static_cast<std::size_t>(batch.rows()) * sizeof(SavedRow)));
-    const WithWorkspace workspace(batch, options, runtime, chunk_rows);
-    const Queue queue = workspace.queue();
-    Placed<LossSum> placed_sum(backend, queue);
+    Placed<LossSum> placed_sum(backend, memory);
+    const Queue queue = memory.queue();
 
     const auto complete = [&](const Chunk& chunk) {
       communicator.finish(chunk.pending, queue);
       const RowResults results =
-          chunk_results(rows, chunk.rows, static_cast<SavedRow*>(saved.rows_.get()) + chunk.rows.first,
-                        static_cast<float*>(chunk_nll.get()));
+          chunk_results(rows, chunk.rows, static_cast<SavedRow*>(saved.rows_.get()) + chunk.rows.first, chunk_nll);
       backend.finalize(chunk.partials, options, results, queue);
       backend.reduce(results, chunk.rows.first, placed_sum.there(), queue);
     };
@@ -159,8 +199,8 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
     std::optional<Chunk> in_flight;
     for (std::int64_t first = 0, slot = 0; first < batch.rows(); first += chunk_rows, slot ^= 1) {
       const std::int64_t count = std::min(chunk_rows, batch.rows() - first);
-      auto* memory = static_cast<std::byte*>(partials.get()) + static_cast<std::size_t>(slot) * partial_bytes;
-      Chunk chunk{{first, count}, Partials::in(memory, count, options), {}};
+      std::byte* const place = partials + static_cast<std::size_t>(slot) * sizes.partials;
+      Chunk chunk{{first, count}, Partials::in(place, count, options), {}};
       backend.partials(batch, options, chunk.rows, chunk.partials, queue);
       chunk.pending = communicator.start_all_reduce(chunk.partials, backend, queue);
       if (in_flight) complete(*in_flight);
@@ -168,7 +208,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
     }
     if (in_flight) complete(*in_flight);
 
-    const LossSum sum = placed_sum.wait_for();
+    const LossSum sum = placed_sum.wait_for(queue);
     communicator.confirm();
     check_rows(sum, batch, options, backend, queue);
     saved.valid_rows_ = sum.valid_rows;
@@ -210,9 +250,9 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
     check_upstream(upstream, saved.options_);
     const Batch batch = saved.batch();
     const bool in_place = check_gradients(batch, gradients, runtime.backend).in_place;
-    const WithWorkspace workspace(batch, saved.options_, runtime, batch.rows());
+    CallMemory memory(batch, saved.options_, runtime, batch.rows());
     std::optional<Placed<BinnedSum>> placed;
-    if (squares != nullptr) placed.emplace(runtime.backend, workspace.queue());
+    if (squares != nullptr) placed.emplace(runtime.backend, memory);
     saved.logits_overwritten_ = in_place;
     runtime.backend.gradient(batch, saved.options_,
                              {.rows = {0, batch.rows()},
@@ -220,9 +260,9 @@ void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<co
                               .upstream = row_upstream(upstream, saved.options_, saved.valid_rows_),
                               .gradients = gradients,
                               .squares = placed ? &placed->there() : nullptr},
-                             workspace.queue());
+                             memory.queue());
     if (placed) {
-      BinnedSum local = placed->wait_for();
+      BinnedSum local = placed->wait_for(memory.queue());
       runtime.communicator.all_reduce(local);
       merge(*squares, local);
     }
@@ -246,28 +286,29 @@ Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, 
   check_gradients(batch, arguments.gradients, runtime.backend);
   const std::int64_t valid_rows = count_valid_rows(batch, options, runtime);
   const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
-  const Buffer saved = runtime.backend.allocate(static_cast<std::size_t>(chunk_rows) * sizeof(SavedRow));
-  const Buffer chunk_nll = runtime.backend.allocate(static_cast<std::size_t>(chunk_rows) * sizeof(float));
-  const WithWorkspace workspace(batch, options, runtime, chunk_rows);
-  Placed<LossSum> placed_sum(runtime.backend, workspace.queue());
+  const PartSizes sizes(chunk_rows, options);
+  CallMemory memory(batch, options, runtime, chunk_rows);
+  auto* const saved = static_cast<SavedRow*>(memory.take(sizes.saved));
+  auto* const chunk_nll = static_cast<float*>(memory.take(sizes.nll));
+  Placed<LossSum> placed_sum(runtime.backend, memory);
   std::optional<Placed<BinnedSum>> placed_squares;
-  if (arguments.squares != nullptr) placed_squares.emplace(runtime.backend, workspace.queue());
+  if (arguments.squares != nullptr) placed_squares.emplace(runtime.backend, memory);
+  const Queue queue = memory.queue();
   for (std::int64_t first = 0; first < batch.rows(); first += chunk_rows) {
     const RowRange chunk{first, std::min(chunk_rows, batch.rows() - first)};
-    const RowResults results =
-        chunk_results(arguments.rows, chunk, static_cast<SavedRow*>(saved.get()), static_cast<float*>(chunk_nll.get()));
+    const RowResults results = chunk_results(arguments.rows, chunk, saved, chunk_nll);
     runtime.backend.forward_backward(batch, options,
                                      {.rows = chunk,
                                       .saved = nullptr,
                                       .upstream = row_upstream(arguments.upstream, options, valid_rows),
                                       .gradients = arguments.gradients,
                                       .squares = placed_squares ? &placed_squares->there() : nullptr},
-                                     results, workspace.queue());
-    runtime.backend.reduce(results, first, placed_sum.there(), workspace.queue());
+                                     results, queue);
+    runtime.backend.reduce(results, first, placed_sum.there(), queue);
   }
-  const LossSum sum = placed_sum.wait_for();
-  check_rows(sum, batch, options, runtime.backend, workspace.queue());
-  if (placed_squares) merge(*arguments.squares, placed_squares->wait_for());
+  const LossSum sum = placed_sum.wait_for(queue);
+  check_rows(sum, batch, options, runtime.backend, queue);
+  if (placed_squares) merge(*arguments.squares, placed_squares->wait_for(queue));
   return reduced_loss(sum, batch.rows(), options);
 }
 

@@ -11,6 +11,7 @@
 #include <map>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpu/host_device.h"
@@ -192,6 +193,86 @@ TEST(GpuBackend, ABadLabelAddsNothingToTheSquares) {
                                               {.squares = &squares}, {backend, self}),
                CollectiveError);
   EXPECT_TRUE(squares == BinnedSum{});
+}
+
+// Counts what is allocated; memory holds anything at first.
+class CountedDevice final : public HostDevice {
+ public:
+  Buffer allocate(std::size_t bytes) const override {
+    ++allocations_;
+    Buffer buffer = HostDevice::allocate(bytes);
+    std::memset(buffer.get(), 0xcb, bytes);
+    return buffer;
+  }
+  int allocations_since_last() const { return std::exchange(allocations_, 0); }
+
+ private:
+  mutable int allocations_ = 0;
+};
+
+// Chunks, shards and rows cut into segments, so that every part of a workspace is used.
+TEST(GpuBackend, CallsAllocateNothingWithAWorkspace) {
+  constexpr std::int64_t kRows = 7, kColumns = 9000;
+  std::mt19937_64 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> logits(kRows * kColumns);
+  for (float& x : logits) x = normal(random);
+  const std::vector<std::int64_t> labels{0, 8999, -100, 4500, 4499, 17, 3};
+  const auto device = new CountedDevice;
+  GpuBackend backend{std::unique_ptr<Device>(device)};
+  SelfCommunicator self;
+  struct Found {
+    float loss, fused_loss, norm, fused_norm;
+    std::vector<float> nll = std::vector<float>(kRows), dz = std::vector<float>(kRows * kColumns), fused_dz = dz;
+    std::vector<int> allocations;
+  };
+  const auto run = [&](int tp, bool with_workspace) {
+    const ShardPlan plan = ShardPlan::even(kColumns, tp);
+    const ConstMatrix all = matrix_of<const float>(logits.data(), kRows, kColumns);
+    Found found;
+    const auto matrices = [&](std::vector<float>& memory) {
+      std::vector<Matrix> parts;
+      for (int r = 0; r < tp; ++r) {
+        parts.push_back(matrix_of(memory.data(), kRows, kColumns).column_range(plan.first_class(r), plan.width(r)));
+      }
+      return parts;
+    };
+    std::vector<Shard> shards;
+    for (int r = 0; r < tp; ++r) shards.push_back({all.column_range(plan.first_class(r), plan.width(r)), r});
+    const Batch batch{plan, shards, Labels(labels.data(), kRows), kColumns};
+    Runtime runtime{backend, self, 3, {}};
+    const std::size_t bytes = workspace_bytes(batch, {}, runtime);
+    const Buffer workspace = backend.allocate(bytes);
+    if (with_workspace) runtime.queue = {nullptr, workspace.get(), bytes};
+    const auto note = [&] { found.allocations.push_back(device->allocations_since_last()); };
+    device->allocations_since_last();
+    BinnedSum squares, fused_squares;
+    const std::vector<Matrix> dz = matrices(found.dz), fused_dz = matrices(found.fused_dz);
+    Forward forward = cross_entropy_forward(batch, {}, {.nll = found.nll.data()}, runtime);
+    found.loss = forward.loss.value;
+    note();
+    cross_entropy_backward(forward.saved, {}, dz, runtime, &squares);
+    note();
+    found.fused_loss =
+        cross_entropy_forward_backward(batch, {}, {.gradients = fused_dz, .squares = &fused_squares}, runtime).value;
+    note();
+    found.norm = gradient_norm(squares);
+    found.fused_norm = gradient_norm(fused_squares);
+    return found;
+  };
+  for (const int tp : {1, 2}) {
+    const Found expected = run(tp, false);
+    const Found found = run(tp, true);
+    EXPECT_GT(expected.allocations[0], 1);
+    EXPECT_EQ(found.allocations, (std::vector<int>{1, 0, 0}));  // the one is of Saved
+    EXPECT_EQ(found.loss, expected.loss);
+    EXPECT_EQ(found.fused_loss, expected.loss);
+    EXPECT_EQ(found.nll, expected.nll);
+    EXPECT_EQ(found.dz, expected.dz);
+    EXPECT_EQ(found.fused_dz, expected.dz);
+    EXPECT_EQ(found.norm, expected.norm);
+    EXPECT_EQ(found.fused_norm, expected.norm);
+  }
 }
 
 // A bad label on a device: NaN in its row, and nothing else is touched.
