@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 import unittest
 from pathlib import Path
 
@@ -61,7 +62,8 @@ class DeviceCheckTest(unittest.TestCase):
         self.assertEqual(set(result["checks"].values()), {"passed"})
         on_file = "on smollm2_repeat12_bf16.safetensors"
         for name in ("fingerprint", "tests", "tests of production kernels", f"parity of gpu/log_softmax {on_file}",
-                     f"parity of gpu/softplus_recompute {on_file}", "conformance", "memcheck", "racecheck", "benchmark"):  # fmt: skip
+                     f"parity of gpu/softplus_recompute {on_file}", "conformance", "memcheck", "racecheck",
+                     "memcheck of production kernels", "racecheck of production kernels", "benchmark"):  # fmt: skip
             self.assertIn(name, result["checks"])
         self.assertEqual((result["benchmark"], result["peers"]), ({"shapes": []}, None))
 
@@ -90,6 +92,14 @@ class DeviceCheckTest(unittest.TestCase):
             self.assertEqual(self.check().returncode, 1)
             self.assertEqual(self.written()["checks"]["conformance"], "failed")
 
+    def test_small_cases_run_under_both_sanitizers(self):
+        self.tool("compute-sanitizer", f"echo \"$2 ${{5##*/}} $6\" >>'{self.folder}/said'; shift 4; exec \"$@\"")
+        self.assertEqual(self.check().returncode, 0)
+        said = (self.folder / "said").read_text().splitlines()
+        small = [f"{tool} {test} --gtest_filter=*Small*/gpu"
+                 for tool in ("memcheck", "racecheck") for test in ("gpu_device_test", "production_method_test")]  # fmt: skip
+        self.assertEqual([line for line in said if "filter" in line], small)
+
     def test_a_sanitizer_that_refuses_the_device_is_not_run(self):
         self.tool("compute-sanitizer", "echo '========= Error: Device not supported.'; exit 1")
         done = self.check()
@@ -114,11 +124,46 @@ class DeviceCheckTest(unittest.TestCase):
         self.assertEqual(self.check().returncode, 1)
         self.assertEqual(self.written()["checks"]["other projects' losses"], "failed")
 
-    def test_nothing_is_begun_after_the_time(self):
+    def edit(self, *changes):
         script = self.folder / "scripts/device-check"
-        script.write_text(script.read_text().replace("started + 465", "started"))
-        self.assertEqual(self.check().returncode, 1)
-        self.assertEqual(set(self.written()["checks"].values()), {"failed", "not run"})
+        text = script.read_text()
+        for old, new in changes:
+            self.assertEqual(text.count(old), 1, old)
+            text = text.replace(old, new)
+        script.write_text(text)
+
+    def test_nothing_is_begun_after_the_time(self):
+        self.edit(('echo "$device"\n', 'echo "$device"\nbudget=0\n'))
+        for tool in ("compute-sanitizer", "python3"):
+            self.tool(tool, f"touch '{self.folder}/begun'")
+        done = self.check()
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(set(self.written()["checks"].values()), {"not begun"})
+        self.assertFalse((self.folder / "begun").exists())
+        self.assertIn("device-check: memcheck: not begun, no time was left\n", done.stderr)
+        self.assertIn("other projects' losses: not begun, no time was left\n", done.stderr)
+        self.assertNotIn("exit status", done.stderr)
+
+    def test_what_takes_too_long_is_ended(self):
+        self.edit(("budget=460", "budget=2"))
+        for name in ("compute-sanitizer", "python3"):
+            self.tool(name, "exec sleep 300")
+        self.program("tpce", "exec sleep 300")
+        begun = time.monotonic()
+        done = self.check()
+        self.assertLess(time.monotonic() - begun, 200)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("fingerprint: it took longer than its 40 s, or than what was left of the time\n", done.stderr)
+        self.assertEqual(self.written()["checks"]["fingerprint"], "failed")
+
+    def test_probes_that_take_too_long_are_ended(self):
+        self.edit(("within 20", "within 1"), ("within 30", "within 1"))
+        for name in ("compute-sanitizer", "python3"):
+            self.tool(name, "exec sleep 300")
+        done = self.check()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("memcheck: NOT RUN, compute-sanitizer did not end in time", done.stdout)
+        self.assertIn("other projects' losses: NOT RUN, python3 did not import torch in time", done.stdout)
 
     def test_no_device_is_one_clear_end(self):
         self.program("tpce-gpu-bench", "echo 'tpce-gpu-bench: gpu: no NVIDIA driver was found' >&2; exit 2")
