@@ -419,7 +419,7 @@ def on_gpus(machines: dict[str, dict]) -> str:
     parts = []
     for name, found in machines.items():
         checks = ", ".join(f"{what}: {how}" for what, how in found["checks"].items())
-        parts.append(f"**{found['device']}**\n\n{checks}.\n")
+        parts.append(f"**{found['device']}**, by tpce {found['version']}\n\n{checks}.\n")
         measured_there = found["benchmark"]
         if measured_there is None:
             continue
@@ -447,6 +447,7 @@ def main() -> int:
     paths = sorted(options.results.glob("*.json"))
     gpus = {path.stem: found for path in paths if (found := gpu_results(path))}
     found = [Results(path) for path in paths if path.stem not in gpus]
+    gpus = {name: result for name, result in gpus.items() if not result["quick"]}
     text = options.page.read_text()
     try:
         for name in BLOCKS:

@@ -129,6 +129,8 @@ class ReportTest(unittest.TestCase):
 
     GPU = {
         "device": "Some GPU",
+        "version": "0.1.0 (git 782eae41b9c2)",
+        "quick": False,
         "checks": {"fingerprint": "passed", "memcheck": "not run"},
         "benchmark": {
             "copy_bytes_per_second": 4e12,
@@ -150,7 +152,7 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(self.report().returncode, 0)
         self.assertEqual(self.page.read_text(), before)
         written = self.gpu_page.read_text()
-        self.assertIn("**Some GPU**\n\nfingerprint: passed, memcheck: not run.", written)
+        self.assertIn("**Some GPU**, by tpce 0.1.0 (git 782eae41b9c2)\n\nfingerprint: passed, memcheck: not run.", written)
         self.assertIn("moves 4.00 TB/s", written)
         # 2 GB in 1 ms are 2 TB/s.
         self.assertIn("| 16384 x 64128 | bf16 | forward | 1 (0.5 to 2) | 50% | 4.00 |\n", written)
@@ -162,6 +164,13 @@ class ReportTest(unittest.TestCase):
         self.give()
         (self.results / "some-gpu.json").write_text(json.dumps(self.GPU | {"benchmark": {"shapes": []}}))
         self.assertIn("some-gpu.json", self.refused())
+
+    def test_quick_results_of_a_gpu_are_not_shown(self):
+        self.give()
+        before = self.gpu_page.read_text()
+        (self.results / "some-gpu-quick.json").write_text(json.dumps(self.GPU | {"quick": True}))
+        self.assertEqual(self.report().returncode, 0)
+        self.assertEqual(self.gpu_page.read_text(), before)
 
     def test_without_a_gpu_its_page_stays_as_it_is(self):
         self.give()

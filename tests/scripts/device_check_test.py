@@ -26,6 +26,7 @@ class DeviceCheckTest(unittest.TestCase):
         (self.folder / "tests/data/fingerprint.txt").write_text("bits\n")
         (self.folder / "build/device-check/bin").mkdir(parents=True)
         (self.folder / "build/device-check/libc").write_text("glibc 2.36\n")
+        (self.folder / "build/device-check/version").write_text("tpce 0.1.0 (git 782eae41b9c2)\n")
         self.program("tpce-gpu-bench", BENCH)
         self.program("tpce", "echo bits")
         for name in ("gpu_device_test", "production_method_test", "backends_agree_test"):
@@ -35,7 +36,7 @@ class DeviceCheckTest(unittest.TestCase):
         self.tool("compute-sanitizer", 'shift 4; exec "$@"')
 
     def script(self, path, body):
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"#!/bin/bash\n{body}\n")
         path.chmod(0o755)
 
@@ -50,14 +51,16 @@ class DeviceCheckTest(unittest.TestCase):
         command = ["bash", self.folder / "scripts/device-check", *words]
         return subprocess.run(command, capture_output=True, text=True, env=known)
 
-    def written(self):
-        return json.loads((self.folder / "bench/results/nvidia-h200-x1.json").read_text())
+    def written(self, name="nvidia-h200-x1"):
+        return json.loads((self.folder / f"bench/results/{name}.json").read_text())
 
     def test_all_is_well(self):
         done = self.check()
         self.assertEqual(done.returncode, 0, done.stderr)
         result = self.written()
         self.assertEqual(result["device"], "NVIDIA H200 (x1)")
+        self.assertEqual((result["version"], result["quick"]), ("0.1.0 (git 782eae41b9c2)", False))
+        self.assertNotIn("WARNING", done.stderr)
         self.assertEqual(result["checks"].pop("other projects' losses"), "not run")
         self.assertEqual(set(result["checks"].values()), {"passed"})
         on_file = "on smollm2_repeat12_bf16.safetensors"
@@ -66,6 +69,60 @@ class DeviceCheckTest(unittest.TestCase):
                      "memcheck of production kernels", "racecheck of production kernels", "benchmark"):  # fmt: skip
             self.assertIn(name, result["checks"])
         self.assertEqual((result["benchmark"], result["peers"]), ({"shapes": []}, None))
+
+    def test_quick_leaves_the_whole_result_alone(self):
+        self.assertEqual(self.check().returncode, 0)
+        whole = self.written()
+        self.program("tpce-gpu-bench", BENCH.replace('"shapes": []', '"shapes": [1]'))
+        self.assertEqual(self.check("--quick").returncode, 0)
+        self.assertEqual(self.written(), whole)
+        quick = self.written("nvidia-h200-x1-quick")
+        self.assertEqual((quick["quick"], quick["benchmark"]), (True, {"shapes": [1]}))
+
+    def git(self, *words):
+        command = ["git", "-C", self.folder, "-c", "user.name=A", "-c", "user.email=a@example.org", *words]
+        known = os.environ | {"GIT_CONFIG_GLOBAL": "/dev/null"}
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=known).stdout.strip()
+
+    def test_a_bundle_of_other_sources_is_told(self):
+        self.git("init", "--quiet")
+        self.git("commit", "--quiet", "--allow-empty", "-m", "One")
+        head = self.git("rev-parse", "HEAD")[:12]
+        bundle = self.folder / "build/device-check/version"
+        for version, warned in ((f"0.1.0 (git {head})", False), (f"0.1.0 (git {head}-dirty)", True),
+                                ("0.1.0 (git 782eae41b9c2)", True), ("0.1.0", True)):  # fmt: skip
+            bundle.write_text(f"tpce {version}\n")
+            done = self.check()
+            self.assertEqual(done.returncode, 0, done.stderr)
+            warning = f"WARNING: build/device-check is of {version}, the sources here are of {head}; "
+            self.assertEqual(warning in done.stderr, warned, done.stderr)
+            self.assertEqual(self.written()["version"], version)
+
+    def test_a_bundle_older_than_the_build_is_told(self):
+        built = self.folder / "build/release/tests/gpu_device_test"
+        self.script(built, "exit 1")
+        bundle = self.folder / "build/device-check/version"
+        os.utime(bundle, (2e9, 2e9))
+        self.assertNotIn("WARNING", self.check().stderr)
+        os.utime(bundle, (1e9, 1e9))
+        warning = "WARNING: build/release/tests/gpu_device_test is newer than build/device-check, which is of 0.1.0 (git 782eae41b9c2)"
+        self.assertIn(warning, self.check().stderr)
+
+    def test_a_bundle_without_a_version_is_refused(self):
+        (self.folder / "build/device-check/version").unlink()
+        done = self.check()
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("does not say its version", done.stderr)
+
+    def test_pack_notes_the_version(self):
+        shutil.rmtree(self.folder / "build/device-check")
+        programs = ("bin/tpce-gpu-bench", "tests/gpu_device_test", "tests/production_method_test", "tests/backends_agree_test")
+        for name in ("bin/tpce", *programs):
+            self.script(self.folder / "build/release" / name, "echo 'tpce 0.1.0 (git 0123456789ab)'")
+        self.tool("ldd", "echo 'libstdc.so.6 => /bin/true (0x7f00)'")
+        done = self.check("pack")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual((self.folder / "build/device-check/version").read_text(), "tpce 0.1.0 (git 0123456789ab)\n")
 
     def test_other_bits_are_a_failure(self):
         self.program("tpce", "echo other")
@@ -174,6 +231,11 @@ class DeviceCheckTest(unittest.TestCase):
 
     def test_unknown_words_are_refused(self):
         self.assertEqual(self.check("now").returncode, 1)
+
+    def test_help_is_the_text_at_the_start(self):
+        said = self.check("--help").stdout
+        self.assertTrue(said.startswith("scripts/device-check [pack | --quick]: "), said)
+        self.assertTrue(said.endswith("which no table shows\n"), said)
 
 
 if __name__ == "__main__":
