@@ -33,6 +33,34 @@ struct FusedArguments {
   std::int64_t gradient_stride;  // in elements
 };
 
+// The share of one thread of the gradients of vectors that lie in shared memory, where the target is -inf.
+template <class Cut, class View, class T>
+TPCE_DEVICE_INLINE void put_vectors_from(const View& slots, const Cut& cut, const OneProduct& product,
+                                         const SegmentGradients<T, T>& all, int thread) {
+  // A vector by its place in shared memory and its first column.
+  const auto put = [&](int place, std::int64_t j) {
+    const Words4 words = slots.read_16(place);
+    if (largest_of<T>(1, [&](int) { return words; }).extremes().low > product.clamp_below) {
+      store_products<T>(product, words, all.out + j);
+    } else {
+      all.put_vector(j);
+    }
+  };
+  const int place = Cut::place_in_tile(thread);
+  for (int tile = 0; tile < cut.tiles; ++tile) {
+    TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v) {
+      const int at = tile * Cut::kTile + place + v * Cut::kStep;
+      put(at, cut.head + at);
+    }
+  }
+  const int rest = cut.rest_of(thread);
+  TPCE_ROLLED for (int v = 0; v < rest; ++v) {
+    const std::int64_t vector = std::int64_t{v} * Cut::kThreads + thread;
+    put(cut.tiles * Cut::kTile + place + v * Cut::kStep,
+        cut.head + std::int64_t{cut.tiles} * Cut::kTile + vector * Cut::kElements);
+  }
+}
+
 template <class T, class Block>
 TPCE_DEVICE void fused(Block& block, const FusedArguments<T>& arguments) {
   using Cut = typename FusedArguments<T>::Cut;
@@ -65,39 +93,10 @@ TPCE_DEVICE void fused(Block& block, const FusedArguments<T>& arguments) {
   segment.gradient = gradient_of(rows, segment.row, final_row.saved);
   const OneProduct product(segment.gradient);
   const bool vectors_fit = in_slots && product.holds && is_store_aligned<Cut::kElements>(out + cut.head);
+  const SegmentGradients<T, T> all{segment, logits, out, cut.head};
   block.phase(none, [&](int thread, NoState&) {
-    // A vector of this thread, by its place in shared memory and its first column. Where the target was is -inf.
-    const auto write = [&](int place, std::int64_t j) {
-      const Words4 words = slots.read_16(place);
-      if (largest_of<T>(1, [&](int) { return words; }).extremes().low > product.clamp_below) {
-        store_products<T>(product, words, out + j);
-        return;
-      }
-      TPCE_ROLLED for (int i = 0; i < Cut::kElements; ++i) {
-        round_to(gradient_at(segment, logits, j + i), &out[j + i]);
-      }
-    };
-    std::int64_t in_vectors = 0;
-    if (vectors_fit) {
-      const int place = Cut::place_in_tile(thread);
-      for (int tile = 0; tile < cut.tiles; ++tile) {
-        TPCE_UNROLLED for (int v = 0; v < Cut::kVectors; ++v) {
-          const int at = tile * Cut::kTile + place + v * Cut::kStep;
-          write(at, cut.head + at);
-        }
-      }
-      const int rest = cut.rest_of(thread);
-      TPCE_ROLLED for (int v = 0; v < rest; ++v) {
-        const std::int64_t vector = std::int64_t{v} * Cut::kThreads + thread;
-        write(cut.tiles * Cut::kTile + place + v * Cut::kStep,
-              cut.head + std::int64_t{cut.tiles} * Cut::kTile + vector * Cut::kElements);
-      }
-      in_vectors = segment.classes - cut.edges;
-    }
-    TPCE_ROLLED for (std::int64_t i = thread; i < segment.columns - in_vectors; i += Cut::kThreads) {
-      const std::int64_t j = i < cut.head ? i : i + in_vectors;
-      round_to(gradient_at(segment, logits, j), &out[j]);
-    }
+    if (vectors_fit) put_vectors_from(slots, cut, product, all, thread);
+    all.put_edges(vectors_fit ? segment.classes - cut.edges : 0, thread, Cut::kThreads);
   });
 }
 

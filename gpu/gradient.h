@@ -114,73 +114,91 @@ TPCE_DEVICE_INLINE void store_products(const OneProduct& product, const Words4& 
   store_rounded(dz, out);
 }
 
-template <class T, class Out, class Block>
-TPCE_DEVICE void gradient(Block& block, const GradientArguments<T, Out>& arguments) {
-  using Arguments = GradientArguments<T, Out>;
-  constexpr int kThreads = Arguments::kThreads;
-  constexpr int kVectors = Arguments::kVectors;
+// A segment's gradients by their definition, and where they go.
+template <class T, class Out>
+struct SegmentGradients {
+  static constexpr int kElements = Packed<T>::kElements;
+
+  const GradientSegment& segment;
+  const T* logits;
+  Out* out;
+  std::int64_t head;  // columns before the first vector
+
+  TPCE_DEVICE_INLINE void put(std::int64_t j) const { round_to(gradient_at(segment, logits, j), &out[j]); }
+  TPCE_DEVICE_INLINE void put_vector(std::int64_t j) const {
+    TPCE_ROLLED for (int i = 0; i < kElements; ++i) put(j + i);
+  }
+  // A thread's share of what lies before and after the columns that vectors took.
+  TPCE_DEVICE_INLINE void put_edges(std::int64_t in_vectors, int thread, int threads) const {
+    TPCE_ROLLED for (std::int64_t i = thread; i < segment.columns - in_vectors; i += threads) {
+      put(i < head ? i : i + in_vectors);
+    }
+  }
+};
+
+// The share of one thread of a segment's vectors.
+template <class T, class Out>
+TPCE_DEVICE_INLINE void put_vectors(const SegmentGradients<T, Out>& all, const OneProduct& product, std::int64_t count,
+                                    int thread) {
+  constexpr int kThreads = GradientArguments<T, Out>::kThreads;
+  constexpr int kVectors = GradientArguments<T, Out>::kVectors;
   constexpr int kElements = Packed<T>::kElements;
   constexpr std::int64_t kGroup = kVectors * kThreads;  // vectors that the block has under way
+  // The vector with the target, of this thread's, or none: its place is written once more, after the vector.
+  const std::int64_t target = all.segment.target;
+  const std::int64_t target_vector = target >= all.head ? (target - all.head) / kElements : std::int64_t{-1};
+  const std::int64_t own_target = target_vector >= 0 && target_vector % kThreads == thread ? target_vector : -1;
+  const int own_group = own_target < 0 ? -1 : static_cast<int>(own_target / kGroup);
+  const auto put_target = [&] { round_to(all.segment.gradient.target, &all.out[target]); };
+  const int groups = static_cast<int>(count / kGroup);
+  const T* from = all.logits + all.head + thread * kElements;
+  Out* to = all.out + all.head + thread * kElements;
+  TPCE_ROLLED for (int group = 0; group < groups; ++group) {
+    Words4 words[kVectors];
+    TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) words[i] = load_16(from + i * kThreads * kElements);
+    const float low = largest_of<T>(kVectors, [&](int i) { return words[i]; }).extremes().low;
+    if (low > product.clamp_below) {
+      TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) {
+        store_products<T>(product, words[i], to + i * kThreads * kElements);
+      }
+      if (group == own_group) put_target();
+    } else {
+      TPCE_ROLLED for (int i = 0; i < kVectors; ++i) {
+        all.put_vector(all.head + (group * kGroup + i * kThreads + thread) * kElements);
+      }
+    }
+    from += kGroup * kElements;
+    to += kGroup * kElements;
+  }
+  TPCE_ROLLED for (std::int64_t v = groups * kGroup + thread; v < count; v += kThreads) {
+    const Words4 words = load_16(from);
+    if (largest_of<T>(1, [&](int) { return words; }).extremes().low > product.clamp_below) {
+      store_products<T>(product, words, to);
+      if (v == own_target) put_target();
+    } else {
+      all.put_vector(all.head + v * kElements);
+    }
+    from += kThreads * kElements;
+    to += kThreads * kElements;
+  }
+}
+
+template <class T, class Out, class Block>
+TPCE_DEVICE void gradient(Block& block, const GradientArguments<T, Out>& arguments) {
+  constexpr int kElements = Packed<T>::kElements;
   GradientSegment segment = segment_of(arguments.rows, block.index());
   segment.gradient = gradient_of(arguments.rows, segment.row, arguments.rows.saved[segment.row]);
   const T* logits = arguments.rows.logits + segment.row * arguments.rows.row_stride + segment.first;
   Out* out = arguments.gradients + segment.row * arguments.gradient_stride + segment.first;
   const OneProduct product(segment.gradient);
-  const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(logits) % 16);
-  const std::int64_t head = at_most((16 - misaligned) % 16 / static_cast<std::int64_t>(sizeof(T)), segment.classes);
+  const std::int64_t head = at_most(elements_to_aligned(logits), segment.classes);
   const bool vectors_fit = product.holds && is_store_aligned<kElements>(out + head);
   const std::int64_t count = vectors_fit ? (segment.classes - head) / kElements : 0;
-  // The vector with the target, whose place is written once more.
-  const std::int64_t target_vector = segment.target >= head ? (segment.target - head) / kElements : std::int64_t{-1};
+  const SegmentGradients<T, Out> all{segment, logits, out, head};
   auto none = block.template registers<NoState>();
   block.phase(none, [&](int thread, NoState&) {
-    const auto by_definition = [&](std::int64_t vector) {
-      TPCE_ROLLED for (int i = 0; i < kElements; ++i) {
-        const std::int64_t j = head + vector * kElements + i;
-        round_to(gradient_at(segment, logits, j), &out[j]);
-      }
-    };
-    // Once the vector that holds it is written: of this thread's, or none.
-    const std::int64_t own_target = target_vector >= 0 && target_vector % kThreads == thread ? target_vector : -1;
-    const int own_group = own_target < 0 ? -1 : static_cast<int>(own_target / kGroup);
-    const auto put_target = [&] { round_to(segment.gradient.target, &out[segment.target]); };
-    if (count > 0) {
-      const int groups = static_cast<int>(count / kGroup);
-      const T* from = logits + head + thread * kElements;
-      Out* to = out + head + thread * kElements;
-      TPCE_ROLLED for (int group = 0; group < groups; ++group) {
-        Words4 words[kVectors];
-        TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) words[i] = load_16(from + i * kThreads * kElements);
-        const float low = largest_of<T>(kVectors, [&](int i) { return words[i]; }).extremes().low;
-        if (low > product.clamp_below) {
-          TPCE_UNROLLED for (int i = 0; i < kVectors; ++i) {
-            store_products<T>(product, words[i], to + i * kThreads * kElements);
-          }
-          if (group == own_group) put_target();
-        } else {
-          TPCE_ROLLED for (int i = 0; i < kVectors; ++i) by_definition(group * kGroup + i * kThreads + thread);
-        }
-        from += kGroup * kElements;
-        to += kGroup * kElements;
-      }
-      TPCE_ROLLED for (std::int64_t v = groups * kGroup + thread; v < count; v += kThreads) {
-        const Words4 words = load_16(from);
-        if (largest_of<T>(1, [&](int) { return words; }).extremes().low > product.clamp_below) {
-          store_products<T>(product, words, to);
-          if (v == own_target) put_target();
-        } else {
-          by_definition(v);
-        }
-        from += kThreads * kElements;
-        to += kThreads * kElements;
-      }
-    }
-    // The edges, and whatever did not fit.
-    const std::int64_t in_vectors = count * kElements;
-    TPCE_ROLLED for (std::int64_t i = thread; i < segment.columns - in_vectors; i += kThreads) {
-      const std::int64_t j = i < head ? i : i + in_vectors;
-      round_to(gradient_at(segment, logits, j), &out[j]);
-    }
+    if (count > 0) put_vectors(all, product, count, thread);
+    all.put_edges(count * kElements, thread, GradientArguments<T, Out>::kThreads);
   });
 }
 

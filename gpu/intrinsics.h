@@ -154,6 +154,13 @@ TPCE_DEVICE_INLINE float widen_high(Float16, std::uint32_t word) {
 #endif
 }
 
+// Elements from there to the next 16 aligned bytes.
+template <class T>
+TPCE_DEVICE_INLINE std::int64_t elements_to_aligned(const T* first) {
+  const std::uintptr_t beyond = reinterpret_cast<std::uintptr_t>(first) % 16;
+  return static_cast<std::int64_t>((16 - beyond) % 16 / sizeof(T));
+}
+
 TPCE_DEVICE_INLINE Words4 load_16(const void* from) { return *static_cast<const Words4*>(from); }
 
 // Two numbers, rounded to 16 bits each as round_to() does, the first in the low half. Neither is NaN, and none rounds

@@ -44,8 +44,7 @@ struct RowCut {
   int target_place;  // there, in elements
 
   TPCE_DEVICE_INLINE explicit RowCut(const Segment<T>& segment) {
-    const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(segment.logits) % 16);
-    head = (16 - misaligned) % 16 / static_cast<std::int64_t>(sizeof(T));
+    head = elements_to_aligned(segment.logits);
     head = head < segment.count ? head : segment.count;
     vectors = segment.logits + head;
     const std::int64_t count = (segment.count - head) / kElements;

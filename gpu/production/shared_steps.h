@@ -78,8 +78,7 @@ struct RowVectors {
   std::int64_t vectors;
 
   TPCE_DEVICE_INLINE RowVectors(const T* first, std::int64_t columns) : row(first), count(columns) {
-    const auto misaligned = static_cast<std::int64_t>(reinterpret_cast<std::uintptr_t>(row) % 16);
-    head = (16 - misaligned) % 16 / static_cast<std::int64_t>(sizeof(T));
+    head = elements_to_aligned(row);
     head = head < count ? head : count;
     vectors = (count - head) / kElements;
   }
