@@ -1,13 +1,17 @@
 // A stand-in for NVIDIA's driver, built as libcuda.so.1: one device whose memory is the host's, and whose kernels do
-// nothing but be written down. FAKE_CUDA makes it fail: "no device", "old", "broken start", "no memory", "launch",
+// nothing but be written down, as are copies, queues, events, and memory that is released. What needs a context fails
+// where none is current. FAKE_CUDA makes it fail: "no device", "old", "broken start", "no memory", "launch",
 // "other architecture", "no room" for clusters.
 #include <cuda.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace {
 
@@ -16,32 +20,75 @@ bool asked(std::string_view failure) {
   return set != nullptr && set == failure;
 }
 
-std::string& log() {
-  static std::string lines;
-  return lines;
+constexpr int kSharedBytes = 232448;  // of a block, where they are asked for
+constexpr int kUnaskedBytes = 48 * 1024;
+constexpr int kDeclaredBytes = 1024;  // of every kernel
+
+struct Kernel {
+  std::string name;
+  int dynamic_bytes = kUnaskedBytes - kDeclaredBytes;  // that a launch may give it
+};
+
+struct Stream {
+  int number;
+};
+
+struct Fake {
+  std::string log;
+  std::map<std::string, std::unique_ptr<Kernel>> kernels;
+  std::map<CUdeviceptr, std::size_t> memory;
+  std::map<CUstream, Stream> streams;
+};
+
+// Never released: memory may be freed while the process ends.
+Fake& fake() {
+  static Fake& made = *new Fake;
+  return made;
 }
 
-std::map<std::string, int>& functions() {
-  static std::map<std::string, int> known;
-  return known;
-}
+std::string& log() { return fake().log; }
+
+CUcontext context_of_device() { return reinterpret_cast<CUcontext>(&fake()); }
+
+thread_local std::vector<CUcontext> current_contexts;
+
+bool is_ready() { return !current_contexts.empty() && current_contexts.back() == context_of_device(); }
 
 template <class Pointer>
 void* pointer(Pointer address) {
   return reinterpret_cast<void*>(address);
 }
 
+// "queue 1" and so on; unknown ones as such.
+std::string name_of(CUstream stream) {
+  if (stream == nullptr) return "the default queue";
+  const auto found = fake().streams.find(stream);
+  return found == fake().streams.end() ? "no queue" : "queue " + std::to_string(found->second.number);
+}
+
+std::string hexadecimal(const void* bytes, std::size_t count) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) {
+    const unsigned byte = static_cast<const unsigned char*>(bytes)[i];
+    text += {kDigits[byte / 16], kDigits[byte % 16]};
+  }
+  return text;
+}
+
 }  // namespace
 
 extern "C" {
 
-// What was launched since the last call, a line each.
+// What was asked for since the last call, a line each.
 __attribute__((visibility("default"))) const char* fake_cuda_log() {
   static std::string last;
   last.swap(log());
   log().clear();
   return last.c_str();
 }
+// How many contexts this thread has made current, and not left.
+__attribute__((visibility("default"))) std::size_t fake_cuda_contexts() { return current_contexts.size(); }
 
 CUresult cuInit(unsigned) {
   return asked("no device")      ? CUDA_ERROR_NO_DEVICE
@@ -75,7 +122,7 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
       *value = 132;
       break;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN:
-      *value = 232448;
+      *value = kSharedBytes;
       break;
     case CU_DEVICE_ATTRIBUTE_CLUSTER_LAUNCH:
       *value = 1;
@@ -85,53 +132,93 @@ CUresult cuDeviceGetAttribute(int* value, CUdevice_attribute attribute, CUdevice
   }
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) {
-  return *context = reinterpret_cast<CUcontext>(&log()), CUDA_SUCCESS;
-}
-CUresult cuCtxPushCurrent(CUcontext) { return CUDA_SUCCESS; }
-CUresult cuCtxPopCurrent(CUcontext* context) { return *context = reinterpret_cast<CUcontext>(&log()), CUDA_SUCCESS; }
-
-CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
-  if (asked("no memory")) return CUDA_ERROR_OUT_OF_MEMORY;
-  *address = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice) { return *context = context_of_device(), CUDA_SUCCESS; }
+CUresult cuCtxPushCurrent(CUcontext context) { return current_contexts.push_back(context), CUDA_SUCCESS; }
+CUresult cuCtxPopCurrent(CUcontext* context) {
+  if (current_contexts.empty()) return CUDA_ERROR_INVALID_CONTEXT;
+  *context = current_contexts.back();
+  current_contexts.pop_back();
   return CUDA_SUCCESS;
 }
-CUresult cuMemFree(CUdeviceptr address) { return std::free(pointer(address)), CUDA_SUCCESS; }
-CUresult cuPointerGetAttribute(void* value, CUpointer_attribute, CUdeviceptr) {
-  CUcontext context = reinterpret_cast<CUcontext>(&log());
+
+CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (asked("no memory")) return CUDA_ERROR_OUT_OF_MEMORY;
+  *address = reinterpret_cast<CUdeviceptr>(std::aligned_alloc(256, (bytes + 255) / 256 * 256));
+  fake().memory[*address] = bytes;
+  return CUDA_SUCCESS;
+}
+CUresult cuMemFree(CUdeviceptr address) {
+  const auto found = fake().memory.find(address);
+  if (!is_ready() || found == fake().memory.end()) return CUDA_ERROR_INVALID_VALUE;
+  log() += "free of " + std::to_string(found->second) + " bytes\n";
+  fake().memory.erase(found);
+  std::free(pointer(address));
+  return CUDA_SUCCESS;
+}
+// Of the first byte of an allocation.
+CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
+  if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT || !fake().memory.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  CUcontext context = context_of_device();
   std::memcpy(value, &context, sizeof context);
   return CUDA_SUCCESS;
 }
 CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
   return *available = *total = std::size_t{1} << 30, CUDA_SUCCESS;
 }
-CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream) {
+CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  log() += "copy of " + std::to_string(bytes) + " bytes on " + name_of(stream) + "\n";
   return std::memcpy(pointer(to), pointer(from), bytes), CUDA_SUCCESS;
 }
 
-CUresult cuStreamSynchronize(CUstream) { return asked("launch") ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS; }
+CUresult cuStreamSynchronize(CUstream stream) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  log() += "wait for " + name_of(stream) + "\n";
+  return asked("launch") ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
+}
+// With the lowest number that is free.
 CUresult cuStreamCreate(CUstream* stream, unsigned flags) {
-  log() += flags == CU_STREAM_NON_BLOCKING ? "queue\n" : "queue that waits for the default one\n";
-  return *stream = reinterpret_cast<CUstream>(&log()), CUDA_SUCCESS;
-}
-CUresult cuStreamDestroy(CUstream) { return log() += "no queue\n", CUDA_SUCCESS; }
-CUresult cuStreamGetCtx(CUstream, CUcontext* context) {
-  return *context = reinterpret_cast<CUcontext>(&log()), CUDA_SUCCESS;
-}
-CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
-  log() +=
-      std::string(stream != nullptr ? "queue" : "default") + (event != nullptr ? " waits\n" : " waits for nothing\n");
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  int number = 1;
+  const auto is_taken = [&](const auto& known) { return known.second.number == number; };
+  while (std::any_of(fake().streams.begin(), fake().streams.end(), is_taken)) ++number;
+  *stream = reinterpret_cast<CUstream>(new Stream{number});
+  fake().streams[*stream] = {number};
+  log() += name_of(*stream) + (flags == CU_STREAM_NON_BLOCKING ? "\n" : ", which waits for the default one\n");
   return CUDA_SUCCESS;
 }
-CUresult cuEventCreate(CUevent* event, unsigned) { return *event = reinterpret_cast<CUevent>(&log()), CUDA_SUCCESS; }
-CUresult cuEventDestroy(CUevent) { return log() += "no event\n", CUDA_SUCCESS; }
+CUresult cuStreamDestroy(CUstream stream) {
+  if (!is_ready() || !fake().streams.contains(stream)) return CUDA_ERROR_INVALID_VALUE;
+  log() += "end of " + name_of(stream) + "\n";
+  fake().streams.erase(stream);
+  delete reinterpret_cast<Stream*>(stream);
+  return CUDA_SUCCESS;
+}
+CUresult cuStreamGetCtx(CUstream, CUcontext* context) { return *context = context_of_device(), CUDA_SUCCESS; }
+CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  log() += name_of(stream) + (event != nullptr ? " waits\n" : " waits for nothing\n");
+  return CUDA_SUCCESS;
+}
+CUresult cuEventCreate(CUevent* event, unsigned) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  return *event = reinterpret_cast<CUevent>(&log()), CUDA_SUCCESS;
+}
+CUresult cuEventDestroy(CUevent) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  return log() += "no event\n", CUDA_SUCCESS;
+}
 CUresult cuEventRecord(CUevent, CUstream stream) {
-  return log() += stream != nullptr ? "queue marked\n" : "default marked\n", CUDA_SUCCESS;
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  return log() += name_of(stream) + " marked\n", CUDA_SUCCESS;
 }
 CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) { return *milliseconds = 1, CUDA_SUCCESS; }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
   if (asked("other architecture")) return CUDA_ERROR_NO_BINARY_FOR_GPU;
   // The magic number of a fatbin.
   unsigned magic = 0;
@@ -139,27 +226,47 @@ CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   *module = reinterpret_cast<CUmodule>(&log());
   return magic == 0xba55ed50u ? CUDA_SUCCESS : CUDA_ERROR_INVALID_IMAGE;
 }
-CUresult cuModuleUnload(CUmodule) { return CUDA_SUCCESS; }
+CUresult cuModuleUnload(CUmodule) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  return log() += "end of the kernels\n", CUDA_SUCCESS;
+}
 CUresult cuModuleGetFunction(CUfunction* function, CUmodule, const char* name) {
-  *function = reinterpret_cast<CUfunction>(const_cast<char*>(functions().emplace(name, 0).first->first.c_str()));
+  std::unique_ptr<Kernel>& kernel = fake().kernels[name];
+  kernel.reset(new Kernel{name});
+  *function = reinterpret_cast<CUfunction>(kernel.get());
   return CUDA_SUCCESS;
 }
-CUresult cuFuncSetAttribute(CUfunction, CUfunction_attribute, int) { return CUDA_SUCCESS; }
-CUresult cuFuncGetAttribute(int* value, CUfunction_attribute, CUfunction) { return *value = 1024, CUDA_SUCCESS; }
+CUresult cuFuncSetAttribute(CUfunction function, CUfunction_attribute attribute, int value) {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (attribute != CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES || value < 0 ||
+      value > kSharedBytes - kDeclaredBytes) {
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  return reinterpret_cast<Kernel*>(function)->dynamic_bytes = value, CUDA_SUCCESS;
+}
+CUresult cuFuncGetAttribute(int* value, CUfunction_attribute attribute, CUfunction) {
+  if (attribute != CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES) return CUDA_ERROR_INVALID_VALUE;
+  return *value = kDeclaredBytes, CUDA_SUCCESS;
+}
 CUresult cuOccupancyMaxActiveClusters(int* clusters, CUfunction, const CUlaunchConfig*) {
   return *clusters = asked("no room") ? 0 : 1, CUDA_SUCCESS;
 }
-CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void**, void**) {
-  log() += std::string(reinterpret_cast<const char*>(function)) + " grid " + std::to_string(config->gridDimX) + "x" +
-           std::to_string(config->gridDimY) + "x" + std::to_string(config->gridDimZ) + " block " +
-           std::to_string(config->blockDimX) + " shared " + std::to_string(config->sharedMemBytes);
+// Writes down the first 8 bytes of the kernel's argument, which all have.
+CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** parameters, void**) {
+  const Kernel& kernel = *reinterpret_cast<const Kernel*>(function);
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  if (config->sharedMemBytes > static_cast<unsigned>(kernel.dynamic_bytes)) return CUDA_ERROR_INVALID_VALUE;
+  log() += kernel.name + " grid " + std::to_string(config->gridDimX) + "x" + std::to_string(config->gridDimY) + "x" +
+           std::to_string(config->gridDimZ) + " block " + std::to_string(config->blockDimX) + "x" +
+           std::to_string(config->blockDimY) + "x" + std::to_string(config->blockDimZ) + " shared " +
+           std::to_string(config->sharedMemBytes);
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const CUlaunchAttribute& attribute = config->attrs[i];
     if (attribute.id != CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION) return CUDA_ERROR_INVALID_VALUE;
     log() += " clusters of " + std::to_string(attribute.value.clusterDim.x) + "x" +
              std::to_string(attribute.value.clusterDim.y) + "x" + std::to_string(attribute.value.clusterDim.z);
   }
-  log() += "\n";
+  log() += " on " + name_of(config->hStream) + " of " + hexadecimal(parameters[0], 8) + "\n";
   return CUDA_SUCCESS;
 }
 
