@@ -113,6 +113,10 @@ class CudaDevice final : public Device {
 
   void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
     copy(to, from, bytes, queue);
+    // Of pageable memory NVIDIA says only that cuMemcpyAsync "might be synchronous" (CUDA Driver API, API
+    // synchronization behavior). cuMemcpyHtoD would have read it, but stages it in a stream that other streams need not
+    // wait for.
+    if (bytes > 0 && !is_page_locked(from)) synchronize(queue);
   }
   void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) override {
     copy(to, from, bytes, queue);
@@ -219,6 +223,18 @@ class CudaDevice final : public Device {
                                           static_cast<int>(shared_bytes_[static_cast<std::size_t>(i)])),
                  "giving shared memory to " + kernel);
     }
+  }
+
+  // Of host memory. CUDA knows no context of memory that it neither allocated nor registered; what it manages may be on
+  // either side.
+  bool is_page_locked(const void* memory) const {
+    const CurrentContext current(context_);
+    CUcontext context = nullptr;
+    unsigned is_managed = 0;
+    return driver_.PointerGetAttribute(&context, CU_POINTER_ATTRIBUTE_CONTEXT, address_of(memory)) == CUDA_SUCCESS &&
+           driver_.PointerGetAttribute(&is_managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, address_of(memory)) ==
+               CUDA_SUCCESS &&
+           is_managed == 0;
   }
 
   void copy(void* to, const void* from, std::size_t bytes, Queue queue) const {

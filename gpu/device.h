@@ -1,5 +1,6 @@
 // Device: memory, streams and launches, as the backend needs them. host_device.h runs kernels thread by thread on the
-// host; the CUDA one is in cuda_device.h. Everything but synchronize() and copy_to_host() returns before it is done.
+// host; the CUDA one is in cuda_device.h. Everything but synchronize(), copy_to_host() and, from memory that is not
+// page-locked, copy_to_device() returns before it is done.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +42,8 @@ class Device {
   // Aligned to at least 256 bytes. Throws std::bad_alloc.
   virtual Buffer allocate(std::size_t bytes) const = 0;
 
-  // Memory that is not page-locked has been read when this returns.
+  // Memory that is not page-locked has been read when this returns, which may wait for the queue as synchronize() does.
+  // Page-locked memory is read later: it stays as it is until the queue was waited for.
   virtual void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) = 0;
   // Returns once the bytes are there, and with them everything that was asked of the queue before.
   virtual void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) = 0;

@@ -96,7 +96,7 @@ void GpuBackend::copy_out(void* to, const void* from, std::size_t bytes, Queue q
   device_->copy_to_host(to, from, bytes, queue);
 }
 
-// Labels of the rows as kernels read them; those in host memory are copied.
+// Labels of the rows as kernels read them; those in host memory are copied, which may wait for the queue.
 LabelView GpuBackend::labels_of(const Batch& batch, const Options& options, RowRange rows, Queue& queue) {
   const Labels labels = batch.labels.range(rows.first, rows.count);
   LabelView view{labels.data(), labels.is_wide(), options.ignore_index, batch.vocab};

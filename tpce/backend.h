@@ -149,8 +149,9 @@ struct GradientTask {
 
 // Arguments are checked by the driver (cross_entropy.h), not here: shapes fit, labels in host memory are in range,
 // places are right. A label at the backend's place that is out of range makes its row NaN, and shows in LossSum. Calls
-// that take a queue may return before they are done; but for copy_out() and what allocate() and release do, none waits
-// for the queue or allocates.
+// that take a queue may return before they are done, and none allocates. None waits for the queue but copy_in(),
+// copy_out(), what allocate() and release do, and, where labels are in host memory that is not the backend's place, the
+// calls that copy those: partials(), gradient() and forward_backward().
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -164,8 +165,9 @@ class Backend {
   // Bytes of the queue's workspace that the calls below want, for up to `rows` rows of the batch.
   virtual std::size_t workspace_bytes(const Batch& batch, const Options& options, std::int64_t rows) const;
 
-  // From host memory to the backend's place, and back. copy_out() returns once the bytes are there, and with them all
-  // that was asked of the queue before: it throws what has failed since.
+  // From host memory to the backend's place, and back. copy_in() has read the memory when it returns, unless that is
+  // page-locked: then the queue must be waited for before it changes. copy_out() returns once the bytes are there, and
+  // with them all that was asked of the queue before: it throws what has failed since.
   virtual void copy_in(void* to, const void* from, std::size_t bytes, Queue queue);
   virtual void copy_out(void* to, const void* from, std::size_t bytes, Queue queue);
 

@@ -77,11 +77,31 @@ TEST_F(CudaDevice, CopiesThereAndBack) {
   device->copy_to_host(got.data(), second.get(), bytes, {queue.get()});
   EXPECT_EQ(got, given);
   EXPECT_EQ(log(),
-            "copy of 12 bytes on queue 1\ncopy of 12 bytes on queue 1\ncopy of 12 bytes on queue 1\n"
+            "copy of 12 bytes on queue 1\nwait for queue 1\ncopy of 12 bytes on queue 1\ncopy of 12 bytes on queue 1\n"
             "wait for queue 1\n");
+  device->copy_to_device(first.get(), nullptr, 0, {queue.get()});
+  EXPECT_EQ(log(), "");
   device->copy_to_host(nullptr, nullptr, 0, {});
   EXPECT_EQ(log(), "wait for the default queue\n");
   EXPECT_NE(device->allocate(0).get(), nullptr);
+}
+
+// The driver may read the source as late as when it is waited for, and then finds what is there.
+TEST_F(CudaDevice, HasReadWhatIsNotPageLocked) {
+  const auto device = open_cuda_device();
+  const Buffer memory = device->allocate(sizeof(int));
+  const auto found_there = [&](const char* kind) {
+    fail_with(kind);
+    int given = 7;
+    device->copy_to_device(memory.get(), &given, sizeof(int), {});
+    given = 8;
+    int found = 0;
+    device->copy_to_host(&found, memory.get(), sizeof(int), {});
+    return found;
+  };
+  EXPECT_EQ(found_there(""), 7);
+  EXPECT_EQ(found_there("managed"), 7);
+  EXPECT_EQ(found_there("page-locked"), 8);
 }
 
 TEST_F(CudaDevice, MemoryOutlivesIt) {

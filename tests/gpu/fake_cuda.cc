@@ -1,7 +1,8 @@
 // A stand-in for NVIDIA's driver, built as libcuda.so.1: one device whose memory is the host's, and whose kernels do
-// nothing but be written down, as are copies, queues, events, and memory that is released. What needs a context fails
-// where none is current. FAKE_CUDA makes it fail: "no device", "old", "broken start", "no memory", "launch",
-// "other architecture", "no room" for clusters.
+// nothing but be written down, as are copies, queues, events, and memory that is released. Copies are made as late as
+// they may be: once somebody waits. What needs a context fails where none is current. FAKE_CUDA makes it fail: "no
+// device", "old", "broken start", "no memory", "launch", "other architecture", "no room" for clusters; or host memory
+// be "page-locked" or "managed".
 #include <cuda.h>
 
 #include <algorithm>
@@ -33,11 +34,18 @@ struct Stream {
   int number;
 };
 
+struct Copy {
+  CUdeviceptr to;
+  CUdeviceptr from;
+  std::size_t bytes;
+};
+
 struct Fake {
   std::string log;
   std::map<std::string, std::unique_ptr<Kernel>> kernels;
   std::map<CUdeviceptr, std::size_t> memory;
   std::map<CUstream, Stream> streams;
+  std::vector<Copy> copies;  // yet to be made, of all queues
 };
 
 // Never released: memory may be freed while the process ends.
@@ -57,6 +65,11 @@ bool is_ready() { return !current_contexts.empty() && current_contexts.back() ==
 template <class Pointer>
 void* pointer(Pointer address) {
   return reinterpret_cast<void*>(address);
+}
+
+void make_copies() {
+  for (const Copy& copy : fake().copies) std::memcpy(pointer(copy.to), pointer(copy.from), copy.bytes);
+  fake().copies.clear();
 }
 
 // "queue 1" and so on; unknown ones as such.
@@ -152,6 +165,7 @@ CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
 CUresult cuMemFree(CUdeviceptr address) {
   const auto found = fake().memory.find(address);
   if (!is_ready() || found == fake().memory.end()) return CUDA_ERROR_INVALID_VALUE;
+  make_copies();
   log() += "free of " + std::to_string(found->second) + " bytes\n";
   fake().memory.erase(found);
   std::free(pointer(address));
@@ -159,10 +173,17 @@ CUresult cuMemFree(CUdeviceptr address) {
 }
 // Of the first byte of an allocation.
 CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdeviceptr address) {
-  if (attribute != CU_POINTER_ATTRIBUTE_CONTEXT || !fake().memory.contains(address)) return CUDA_ERROR_INVALID_VALUE;
+  if (!fake().memory.contains(address) && !asked("page-locked") && !asked("managed")) return CUDA_ERROR_INVALID_VALUE;
   CUcontext context = context_of_device();
-  std::memcpy(value, &context, sizeof context);
-  return CUDA_SUCCESS;
+  const unsigned is_managed = asked("managed") ? 1 : 0;
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT:
+      return std::memcpy(value, &context, sizeof context), CUDA_SUCCESS;
+    case CU_POINTER_ATTRIBUTE_IS_MANAGED:
+      return std::memcpy(value, &is_managed, sizeof is_managed), CUDA_SUCCESS;
+    default:
+      return CUDA_ERROR_INVALID_VALUE;
+  }
 }
 CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
   return *available = *total = std::size_t{1} << 30, CUDA_SUCCESS;
@@ -170,12 +191,13 @@ CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
   log() += "copy of " + std::to_string(bytes) + " bytes on " + name_of(stream) + "\n";
-  return std::memcpy(pointer(to), pointer(from), bytes), CUDA_SUCCESS;
+  return fake().copies.push_back({to, from, bytes}), CUDA_SUCCESS;
 }
 
 CUresult cuStreamSynchronize(CUstream stream) {
   if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
   log() += "wait for " + name_of(stream) + "\n";
+  make_copies();
   return asked("launch") ? CUDA_ERROR_LAUNCH_FAILED : CUDA_SUCCESS;
 }
 // With the lowest number that is free.
@@ -214,7 +236,7 @@ CUresult cuEventRecord(CUevent, CUstream stream) {
   if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
   return log() += name_of(stream) + " marked\n", CUDA_SUCCESS;
 }
-CUresult cuEventSynchronize(CUevent) { return CUDA_SUCCESS; }
+CUresult cuEventSynchronize(CUevent) { return make_copies(), CUDA_SUCCESS; }
 CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) { return *milliseconds = 1, CUDA_SUCCESS; }
 
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
