@@ -95,6 +95,7 @@ class CudaDevice final : public Device {
 
   ~CudaDevice() override {
     if (driver_.CtxPushCurrent(context_) != CUDA_SUCCESS) return;
+    driver_.CtxSynchronize();  // a call that launched a kernel may have returned before it ran
     driver_.ModuleUnload(module_);
     driver_.CtxPopCurrent(&context_);
   }

@@ -22,6 +22,7 @@ namespace tpce::gpu {
   X(DevicePrimaryCtxRetain)     \
   X(CtxPushCurrent)             \
   X(CtxPopCurrent)              \
+  X(CtxSynchronize)             \
   X(MemAlloc)                   \
   X(MemFree)                    \
   X(MemGetInfo)                 \

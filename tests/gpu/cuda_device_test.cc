@@ -104,13 +104,14 @@ TEST_F(CudaDevice, HasReadWhatIsNotPageLocked) {
   EXPECT_EQ(found_there("page-locked"), 8);
 }
 
+// Nor do its kernels end before those that were launched have run.
 TEST_F(CudaDevice, MemoryOutlivesIt) {
   auto device = open_cuda_device();
   log();
   {
     const Buffer memory = device->allocate(64);
     device.reset();
-    EXPECT_EQ(log(), "end of the kernels\n");
+    EXPECT_EQ(log(), "wait for all\nend of the kernels\n");
   }
   EXPECT_EQ(log(), "free of 64 bytes\n");
 }
@@ -182,7 +183,7 @@ TEST_F(CudaDevice, OrdersQueues) {
               "queue 1\nqueue 2\nqueue 2 marked\nqueue 1 waits\nthe default queue marked\nthe default queue waits\n"
               "wait for queue 2\n");
     device.reset();  // all of them outlive it
-    EXPECT_EQ(log(), "end of the kernels\n");
+    EXPECT_EQ(log(), "wait for all\nend of the kernels\n");
   }
   EXPECT_EQ(log(), "no event\nend of queue 2\nend of queue 1\n");
 }

@@ -153,6 +153,11 @@ CUresult cuCtxPopCurrent(CUcontext* context) {
   current_contexts.pop_back();
   return CUDA_SUCCESS;
 }
+CUresult cuCtxSynchronize() {
+  if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
+  make_copies();
+  return log() += "wait for all\n", CUDA_SUCCESS;
+}
 
 CUresult cuMemAlloc(CUdeviceptr* address, std::size_t bytes) {
   if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
