@@ -48,6 +48,24 @@ constexpr Shape kShapes[] = {{16384, 64128, DType::kBFloat16},
 constexpr int kWarmUp = 3;
 constexpr int kRepetitions = 15;
 
+// What a measurement needs of the driver beside what the loss does.
+struct MeasuringFunctions {
+  decltype(&cuMemGetInfo) MemGetInfo = nullptr;
+  decltype(&cuEventSynchronize) EventSynchronize = nullptr;
+  decltype(&cuEventElapsedTime) EventElapsedTime = nullptr;
+
+  MeasuringFunctions() {
+    gpu::cuda_library().find(TPCE_CUDA_NAME(cuMemGetInfo), MemGetInfo);
+    gpu::cuda_library().find(TPCE_CUDA_NAME(cuEventSynchronize), EventSynchronize);
+    gpu::cuda_library().find(TPCE_CUDA_NAME(cuEventElapsedTime), EventElapsedTime);
+  }
+};
+
+const MeasuringFunctions& measuring() {
+  static const MeasuringFunctions functions;
+  return functions;
+}
+
 // The device's own clock. Its context is the one that the backend uses.
 class Timer {
  public:
@@ -68,9 +86,9 @@ class Timer {
       check_cuda(cuda_driver().EventRecord(events_[0], nullptr), "reading the clock");
       call();
       check_cuda(cuda_driver().EventRecord(events_[1], nullptr), "reading the clock");
-      check_cuda(cuda_driver().EventSynchronize(events_[1]), "running");
+      check_cuda(measuring().EventSynchronize(events_[1]), "running");
       float milliseconds = 0;
-      check_cuda(cuda_driver().EventElapsedTime(&milliseconds, events_[0], events_[1]), "reading the clock");
+      check_cuda(measuring().EventElapsedTime(&milliseconds, events_[0], events_[1]), "reading the clock");
       if (i >= 0) all.push_back(double{milliseconds});
     }
     std::sort(all.begin(), all.end());
@@ -80,7 +98,7 @@ class Timer {
   static std::int64_t free_bytes() {
     std::size_t available = 0;
     std::size_t total = 0;
-    check_cuda(cuda_driver().MemGetInfo(&available, &total), "asking for free memory");
+    check_cuda(measuring().MemGetInfo(&available, &total), "asking for free memory");
     return static_cast<std::int64_t>(available);
   }
 
@@ -144,8 +162,8 @@ class Problem {
                       {.rows = {0, shape_.rows}, .saved = results().saved, .upstream = {}, .gradients = gradients},
                       queue_);
   }
-  // As the only rank, forward and backward: by one kernel where a cluster's shared memory holds a row. Bytes are counted
-  // as if it did: what must be moved.
+  // As the only rank, forward and backward: by one kernel where a cluster's shared memory holds a row. Bytes are
+  // counted as if it did: what must be moved.
   void one_call(const Buffer& into) {
     const Matrix gradients[] = {matrix(into)};
     const Batch whole{whole_plan_, {&shard_, 1}, batch().labels, shape_.columns};

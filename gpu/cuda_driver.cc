@@ -3,25 +3,23 @@
 #include <new>
 #include <stdexcept>
 
-#include "gpu/dynamic_library.h"
-
 namespace tpce::gpu {
 namespace {
 
-// cuda.h renames some functions to their newest versions, so names are spelt by the preprocessor after it did.
-#define TPCE_QUOTED_AS_IS(name) #name
-#define TPCE_QUOTED(name) TPCE_QUOTED_AS_IS(name)
-
 std::string version(int number) { return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10); }
 
-CudaDriver load() {
-  // Never closed: the driver has threads of its own.
-  const DynamicLibrary library{.handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
-                               .name = "gpu: NVIDIA's driver",
-                               .expected = "CUDA " + version(CUDA_VERSION) + " or later"};
+// Never closed: the driver has threads of its own.
+DynamicLibrary open_library() {
+  DynamicLibrary library{.handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL),
+                         .name = "gpu: NVIDIA's driver",
+                         .expected = "CUDA " + version(CUDA_VERSION) + " or later"};
   if (library.handle == nullptr) throw std::runtime_error("gpu: no NVIDIA driver was found: " + std::string(dlerror()));
+  return library;
+}
+
+CudaDriver start() {
   CudaDriver driver{};
-#define TPCE_CUDA_FIND(name) library.find(TPCE_QUOTED(cu##name), driver.name);
+#define TPCE_CUDA_FIND(name) cuda_library().find(TPCE_CUDA_NAME(cu##name), driver.name);
   TPCE_CUDA_FUNCTIONS(TPCE_CUDA_FIND)
 #undef TPCE_CUDA_FIND
 
@@ -50,8 +48,13 @@ CudaDriver load() {
 }  // namespace
 
 const CudaDriver& cuda_driver() {
-  static const CudaDriver driver = load();
+  static const CudaDriver driver = start();
   return driver;
+}
+
+const DynamicLibrary& cuda_library() {
+  static const DynamicLibrary library = open_library();
+  return library;
 }
 
 CUdevice cuda_device(int ordinal) {

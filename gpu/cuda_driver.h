@@ -7,9 +7,12 @@
 #include <string>
 #include <string_view>
 
+#include "gpu/dynamic_library.h"
+
 namespace tpce::gpu {
 
-// The functions of the driver that are used: cuda_driver().Init is cuInit, in the version that cuda.h names.
+// The functions of the driver without which nothing runs: cuda_driver().Init is cuInit, in the version that cuda.h
+// names.
 #define TPCE_CUDA_FUNCTIONS(X)  \
   X(Init)                       \
   X(DriverGetVersion)           \
@@ -25,7 +28,6 @@ namespace tpce::gpu {
   X(CtxSynchronize)             \
   X(MemAlloc)                   \
   X(MemFree)                    \
-  X(MemGetInfo)                 \
   X(MemcpyAsync)                \
   X(PointerGetAttribute)        \
   X(StreamCreate)               \
@@ -36,8 +38,6 @@ namespace tpce::gpu {
   X(EventCreate)                \
   X(EventDestroy)               \
   X(EventRecord)                \
-  X(EventSynchronize)           \
-  X(EventElapsedTime)           \
   X(ModuleLoadData)             \
   X(ModuleUnload)               \
   X(ModuleGetFunction)          \
@@ -55,6 +55,12 @@ struct CudaDriver {
 // Loads and starts the driver at the first call. Throws std::runtime_error where there is none, it is too old, or it
 // knows no device: one line that says which.
 const CudaDriver& cuda_driver();
+
+// The driver for what else it has: cuda_library().find(TPCE_CUDA_NAME(cuMemGetInfo), function). cuda.h renames some
+// functions to their newest versions, so their names are spelt by the preprocessor after it did.
+#define TPCE_CUDA_QUOTED(name) #name
+#define TPCE_CUDA_NAME(name) TPCE_CUDA_QUOTED(name)
+const DynamicLibrary& cuda_library();
 
 // The device of that number. Throws std::runtime_error with the numbers that there are.
 CUdevice cuda_device(int ordinal);

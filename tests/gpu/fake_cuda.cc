@@ -1,8 +1,8 @@
 // A stand-in for NVIDIA's driver, built as libcuda.so.1: one device whose memory is the host's, and whose kernels do
 // nothing but be written down, as are copies, queues, events, and memory that is released. Copies are made as late as
-// they may be: once somebody waits. What needs a context fails where none is current. FAKE_CUDA makes it fail: "no
-// device", "old", "broken start", "no memory", "launch", "other architecture", "no room" for clusters; or host memory
-// be "page-locked" or "managed".
+// they may be: once somebody waits. What needs a context fails where none is current. Built without FAKE_CUDA_MEASURES
+// it lacks what measurements alone need. The variable FAKE_CUDA makes it fail: "no device", "old", "broken start", "no
+// memory", "launch", "other architecture", "no room" for clusters; or host memory be "page-locked" or "managed".
 #include <cuda.h>
 
 #include <algorithm>
@@ -190,9 +190,6 @@ CUresult cuPointerGetAttribute(void* value, CUpointer_attribute attribute, CUdev
       return CUDA_ERROR_INVALID_VALUE;
   }
 }
-CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
-  return *available = *total = std::size_t{1} << 30, CUDA_SUCCESS;
-}
 CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
   log() += "copy of " + std::to_string(bytes) + " bytes on " + name_of(stream) + "\n";
@@ -241,9 +238,6 @@ CUresult cuEventRecord(CUevent, CUstream stream) {
   if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
   return log() += name_of(stream) + " marked\n", CUDA_SUCCESS;
 }
-CUresult cuEventSynchronize(CUevent) { return make_copies(), CUDA_SUCCESS; }
-CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) { return *milliseconds = 1, CUDA_SUCCESS; }
-
 CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (!is_ready()) return CUDA_ERROR_INVALID_CONTEXT;
   if (asked("other architecture")) return CUDA_ERROR_NO_BINARY_FOR_GPU;
@@ -296,5 +290,13 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, voi
   log() += " on " + name_of(config->hStream) + " of " + hexadecimal(parameters[0], 8) + "\n";
   return CUDA_SUCCESS;
 }
+
+#if defined(FAKE_CUDA_MEASURES)
+CUresult cuMemGetInfo(std::size_t* available, std::size_t* total) {
+  return *available = *total = std::size_t{1} << 30, CUDA_SUCCESS;
+}
+CUresult cuEventSynchronize(CUevent) { return make_copies(), CUDA_SUCCESS; }
+CUresult cuEventElapsedTime(float* milliseconds, CUevent, CUevent) { return *milliseconds = 1, CUDA_SUCCESS; }
+#endif
 
 }  // extern "C"

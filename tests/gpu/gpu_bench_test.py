@@ -1,4 +1,5 @@
-"""tpce-gpu-bench PROGRAM FOLDER: over a stand-in for the driver (fake_cuda.cc), whose clock says 1 ms whatever is timed."""
+"""gpu_bench_test.py PROGRAM FOLDER OTHER: tpce-gpu-bench over a stand-in for the driver (fake_cuda.cc), whose clock says
+1 ms whatever is timed. That of the second folder has no clock."""
 
 import json
 import os
@@ -8,12 +9,12 @@ import tempfile
 import unittest
 from pathlib import Path
 
-PROGRAM, DRIVER = sys.argv[1:3]
+PROGRAM, DRIVER, DRIVER_WITHOUT_CLOCK = sys.argv[1:4]
 
 
 class GpuBenchTest(unittest.TestCase):
-    def run_it(self, *words, failure=""):
-        known = os.environ | {"LD_LIBRARY_PATH": DRIVER, "FAKE_CUDA": failure}
+    def run_it(self, *words, failure="", driver=DRIVER):
+        known = os.environ | {"LD_LIBRARY_PATH": driver, "FAKE_CUDA": failure}
         return subprocess.run([PROGRAM, *words], capture_output=True, text=True, env=known)
 
     def test_names_the_device(self):
@@ -24,6 +25,16 @@ class GpuBenchTest(unittest.TestCase):
         done = self.run_it("--device-name", failure="no device")
         self.assertEqual((done.returncode, done.stdout), (2, ""))
         self.assertEqual(done.stderr, "tpce-gpu-bench: gpu: NVIDIA's driver is here, but it knows no device\n")
+
+    def test_only_measuring_needs_a_clock(self):
+        self.assertEqual(self.run_it("--device-name", driver=DRIVER_WITHOUT_CLOCK).returncode, 0)
+        done = self.run_it("--rows", "3", "--columns", "1000", driver=DRIVER_WITHOUT_CLOCK)
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(
+            done.stderr,
+            r"^tpce-gpu-bench: gpu: NVIDIA's driver has no function cuMemGetInfo_v2, expected that of CUDA 1[0-9]\.[0-9] "
+            r"or later\n$",
+        )
 
     def test_measures_every_part(self):
         with tempfile.TemporaryDirectory() as folder:
