@@ -59,6 +59,7 @@ void ProductionImplementation::read(const Matrix& from, const Matrix& into) cons
 }
 
 sim::RowsResult ProductionImplementation::evaluate(const sim::ParityRows& rows) {
+  sim::check_logits_dtype(rows.batch, name());
   check_batch(rows.batch, rows.options, ScalarBackend(), SelfCommunicator());
   memory_.clear();
   const auto count = static_cast<std::size_t>(rows.batch.rows());

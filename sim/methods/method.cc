@@ -40,6 +40,7 @@ std::vector<std::size_t> shards_by_rank(const Batch& batch) {
 
 void check(const Method& method, const MethodInput& input) {
   const ScalarBackend host;
+  check_logits_dtype(input.batch, method.name());
   check_batch(input.batch, input.options, host, SelfCommunicator());
   check_gradients(input.batch, input.gradients, host);
   if (method.one_rank_only() && input.batch.plan.tp() != 1) {
@@ -258,6 +259,14 @@ void check_precision(const Method& method, Precision precision) {
   }
   throw std::invalid_argument("precision: got " + std::string(name_of(precision)) + ", expected one of " + names +
                               " for method " + std::string(method.name()));
+}
+
+void check_logits_dtype(const Batch& batch, std::string_view method) {
+  for (const Shard& shard : batch.shards) {
+    if (shard.logits.dtype != DType::kFloat64) continue;
+    throw std::invalid_argument("logits of shard " + std::to_string(shard.index) + ": dtype is fp64, which method " +
+                                std::string(method) + " does not take, expected fp32, bf16 or fp16");
+  }
 }
 
 MethodOutput run(const Method& method, const MethodInput& input) {

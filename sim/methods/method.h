@@ -77,6 +77,10 @@ struct MethodOutput {
 // Throws std::invalid_argument, listing those that it supports, where the method does not support the precision.
 void check_precision(const Method& method, Precision precision);
 
+// Throws std::invalid_argument where logits are of a type that no method of a trainer takes: fp64. Before what would
+// name the canonical algorithm for it.
+void check_logits_dtype(const Batch& batch, std::string_view method);
+
 // Runs the method on every row. An ignored row's logits are not read. Throws std::invalid_argument as
 // cross_entropy_forward does (tpce/cross_entropy.h), where a method of one rank gets a plan of more, and where the
 // method does not support the precision.

@@ -359,6 +359,14 @@ TEST(LossCommand, WideLogitsNeedACastOrAReference) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("fp64"), std::string::npos) << refused.err;
   EXPECT_NE(refused.err.find("--cast fp32"), std::string::npos) << refused.err;
+  std::vector<std::string> usual = with({"--method", "log_softmax"});
+  usual.insert(usual.begin(), "loss");
+  const Output named = run(directory, usual);
+  EXPECT_EQ(named.exit_code, 2);
+  EXPECT_EQ(named.err,
+            "tpce: error: " + (directory / "z.npy") +
+                ": logits of shard 0: dtype is fp64, which method log_softmax does not take, expected fp32, bf16 or "
+                "fp16 (--cast fp32, or --method certified, multiprecision or fp64)\n");
   EXPECT_EQ(loss(directory, with({"--cast", "fp32"})).at("loss").get<float>(), 2.0611537e-9f);
   // Two functions of the C library, each within an ulp, and a factor of 1 for the error that log1p carries on.
   const double truth = std::log1p(std::exp(-20.0000000001));

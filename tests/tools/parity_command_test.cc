@@ -208,6 +208,13 @@ TEST(ParityCommand, LogitsInFp64) {
   EXPECT_EQ(output.exit_code, 2);
   EXPECT_NE(output.err.find("z.npy: "), std::string::npos) << output.err;
   EXPECT_NE(output.err.find("--cast fp32"), std::string::npos) << output.err;
+  for (const std::string method : {"liger", "gpu_emulated/log_softmax"}) {
+    std::vector<std::string> named = with({"--a", method, "--b", "certified"});
+    named.insert(named.begin(), "parity");
+    EXPECT_NE(run(directory, named).err.find("fp64, which method " + method + " does not take, expected fp32, bf16"),
+              std::string::npos)
+        << method;
+  }
 }
 
 TEST(ParityCommand, RefusesAndLeavesNothing) {
