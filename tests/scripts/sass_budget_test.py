@@ -42,10 +42,10 @@ class SassBudgetTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""))
         return json.loads(done.stdout)
 
-    def check(self, budget):
+    def check(self, budget, *words):
         path = self.folder / "budget.json"
         path.write_text(json.dumps(budget))
-        done = self.run_it("--check", path)
+        done = self.run_it("--check", path, *words)
         return done.returncode, done.stderr
 
     def test_the_way_with_every_digit_and_no_flush_is_counted(self):
@@ -108,6 +108,19 @@ class SassBudgetTest(unittest.TestCase):
             code, said = self.check(budget)
             self.assertEqual(code, 1)
             self.assertIn("no hot loop was found", said)
+
+    def test_limits_of_architectures_that_are_not_built_are_passed_over(self):
+        budget = {"forked": {"sm_80": 20, "sm_90": 26.75}}
+        self.assertEqual(self.check(budget, "--architectures", "90", "100"), (0, ""))
+        self.assertEqual(self.check({"forked": {"sm_90": 20}}, "--architectures", "90")[0], 1)
+        # What was built once and is no more has no say, nor has what is built and has no limit.
+        self.edit(f"{self.cubin('sm_100')}.log", "0 bytes spill loads", "4 bytes spill loads")
+        self.assertEqual(self.check({"forked": {"sm_100": 20}}, "--architectures", "90"), (0, ""))
+        self.assertEqual(self.check(budget, "--architectures", "90", "100"), (0, ""))
+        self.assertEqual(self.check({"forked": {"sm_100": 30}}, "--architectures", "100")[0], 1)
+        code, said = self.check(budget, "--architectures", "90", "80")
+        self.assertEqual(code, 1)
+        self.assertIn("holds no *.sm_80.cubin", said)
 
     def test_without_a_disassembler_spills_are_seen_all_the_same(self):
         nowhere = {"PATH": "/nonexistent"}
