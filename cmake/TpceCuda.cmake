@@ -73,6 +73,26 @@ elseif(TPCE_CUDA)
   endif()
 endif()
 
+# NCCL's header, beside nvcc or where scripts/get-cuda --nccl puts it. TPCE_NCCL_VERSION is set where it will do.
+set(TPCE_NCCL_MINIMUM 2.18) # the first whose calls need not block, in the form used here
+set(TPCE_NCCL_VERSION "")
+if(TPCE_NVCC)
+  find_path(TPCE_NCCL_INCLUDE nccl.h HINTS ${TPCE_CUDA_TOOLKIT}/include ${PROJECT_SOURCE_DIR}/build/nccl/include
+    DOC "Folder of nccl.h")
+  mark_as_advanced(TPCE_NCCL_INCLUDE)
+  if(TPCE_NCCL_INCLUDE)
+    file(STRINGS ${TPCE_NCCL_INCLUDE}/nccl.h nccl_lines REGEX "^#define NCCL_(MAJOR|MINOR) ")
+    string(REGEX REPLACE "[^;]*MAJOR ([0-9]+);[^;]*MINOR ([0-9]+)" "\\1.\\2" nccl_version "${nccl_lines}")
+    if(nccl_version VERSION_GREATER_EQUAL TPCE_NCCL_MINIMUM)
+      set(TPCE_NCCL_VERSION ${nccl_version})
+      message(STATUS "NCCL: calls as in ${TPCE_NCCL_INCLUDE}/nccl.h, version ${nccl_version}")
+    endif()
+  endif()
+  if(NOT TPCE_NCCL_VERSION)
+    message(STATUS "NCCL: left out, no nccl.h of ${TPCE_NCCL_MINIMUM} or later was found (scripts/get-cuda --nccl installs one)")
+  endif()
+endif()
+
 # nvcc preprocesses with a host compiler that it must know; it knows g++ best.
 find_program(TPCE_CUDA_HOST_COMPILER NAMES g++ clang++ DOC "Compiler whose headers kernels are compiled with")
 mark_as_advanced(TPCE_CUDA_HOST_COMPILER)

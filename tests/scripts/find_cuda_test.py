@@ -1,6 +1,7 @@
 """cmake/TpceCuda.cmake takes the nvcc that was named, then PATH's, CUDA_HOME's and scripts/get-cuda's, never one that is too old."""
 
 import os
+import shutil
 import subprocess
 import tempfile
 import unittest
@@ -10,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = f"""cmake_minimum_required(VERSION 3.25)
 project(find_cuda LANGUAGES NONE)
 include({ROOT}/cmake/TpceCuda.cmake)
-message(STATUS "found [${{TPCE_NVCC}}] [${{TPCE_NVCC_VERSION}}]")
+message(STATUS "found [${{TPCE_NVCC}}] [${{TPCE_NVCC_VERSION}}] NCCL [${{TPCE_NCCL_VERSION}}]")
 """
 
 
@@ -79,6 +80,31 @@ class FindCudaTest(unittest.TestCase):
         self.assertIn("scripts/get-cuda", done.stderr)
         self.nvcc("path")
         self.assertIn("found [] []", self.found("-DTPCE_CUDA=OFF", path=["path"]))
+
+    def nccl(self, folder, version):
+        path = self.folder / folder / "nccl.h"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        major, minor = version.split(".")
+        path.write_text(f"#define NCCL_MAJOR {major}\n#define NCCL_MINOR {minor}\n#define NCCL_PATCH 7\n")
+
+    def test_the_header_of_nccl(self):
+        # One build folder: what was not there at first is found once it is. The machine's own stays out of sight.
+        aside = [f"-DCMAKE_MAKE_PROGRAM={shutil.which('ninja')}", "-DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF",
+                 "-DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF"]  # fmt: skip
+        self.assertIn("NCCL []", self.found(*aside))
+        self.nvcc("path")
+        message = self.found(path=["path"])
+        self.assertIn("NCCL []", message)
+        self.assertIn("scripts/get-cuda --nccl", message)
+        self.nccl("build/nccl/include", "2.27")
+        self.assertIn("NCCL [2.27]", self.found(path=["path"]))
+        self.nccl("build/nccl/include", "2.17")
+        message = self.found(path=["path"])
+        self.assertIn("NCCL []", message)
+        self.assertIn("no nccl.h of 2.18 or later was found", message)
+        (self.folder / "out/CMakeCache.txt").unlink()
+        self.nccl("toolkits/path/include", "2.28")
+        self.assertIn("NCCL [2.28]", self.found(*aside, path=["path"]))
 
     def test_a_build_for_another_machine_has_none(self):
         self.nvcc("path")
