@@ -1,5 +1,7 @@
 """scripts/sass-budget counts what a person counts in stored machine code, and refuses what is above its limits."""
 
+import importlib.machinery
+import importlib.util
 import json
 import re
 import shutil
@@ -13,6 +15,21 @@ ROOT = Path(__file__).resolve().parents[2]
 SASS = ROOT / "tests/data/sass"
 # In place of a disassembler: what a cubin of the test holds is its disassembly.
 STAND_IN = '#!/bin/sh\nexec cat "$2"\n'
+# A loop that computes, and one that computes as much and stores, of fewer blocks than the first.
+BOTH = """
+\t.section\t.text.both,"ax",@progbits
+.L_x_0:
+        /*0010*/                   FFMA R2, R2, R3, C5 ;
+        /*0020*/              @P1  BRA `(.L_x_1) ;
+        /*0030*/                   FADD R2, R2, R3 ;
+.L_x_1:
+        /*0040*/              @P0  BRA `(.L_x_0) ;
+.L_x_2:
+        /*0050*/                   FFMA R2, R2, R3, C5 ;
+        /*0060*/                   STG.E [R4], R2 ;
+        /*0070*/              @P0  BRA `(.L_x_2) ;
+        /*0080*/                   EXIT ;
+"""
 
 
 class SassBudgetTest(unittest.TestCase):
@@ -80,6 +97,42 @@ class SassBudgetTest(unittest.TestCase):
         self.cubin("sm_90").write_text(doubled)
         hot = self.measured()["forked"]["sm_90"]["hot_loop"]
         self.assertEqual((hot["elements"], hot["kinds"]["FFMA"]), (8, 72))
+
+    def add_both(self):
+        text = self.cubin("sm_90").read_text()
+        constant = re.search(r"FFMA .*, (0\.\d{6,}) ;", text)[1]
+        self.cubin("sm_90").write_text(text + BOTH.replace("C5", constant))
+        log = Path(f"{self.cubin('sm_90')}.log")
+        log.write_text(log.read_text() + "Compiling entry function 'both' for 'sm_90'\nUsed 9 registers\n")
+
+    def test_losses_and_then_gradients_are_two_loops(self):
+        self.add_both()
+        kernels = self.measured()
+        hot, gradient = (kernels["both"]["sm_90"][loop] for loop in ("hot_loop", "gradient_loop"))
+        self.assertEqual((hot["address"], hot["elements"], hot["instructions"]), ("0x0010", 1, 3))
+        self.assertEqual((gradient["address"], gradient["elements"], gradient["per_element"]), ("0x0050", 1, 3))
+        self.assertEqual({kernels[name]["sm_90"]["gradient_loop"] for name in ("forked", "straight", "copy")}, {None})
+        self.assertEqual(self.check({"both": {"sm_90": 3}, "both, gradient": {"sm_90": 3}}), (0, ""))
+        code, said = self.check({"both, gradient": {"sm_90": 2.9}})
+        self.assertEqual((code, said), (1, "sass-budget: both, gradient sm_90: 3.0 instructions an element, expected at most 2.9\n"))
+        self.assertEqual(self.check({"forked, gradient": {"sm_90": 99}})[0], 1)
+
+    def test_one_launch_is_predicted_by_its_two_loops(self):
+        loader = importlib.machinery.SourceFileLoader("sass_budget", str(ROOT / "scripts/sass-budget"))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("sass_budget", loader))
+        sys.modules["sass_budget"] = module  # where its dataclasses look
+        loader.exec_module(module)
+
+        def cost(hot, gradient=None):
+            loops = {"hot_loop": hot, "gradient_loop": gradient}
+            loops = {name: {"per_element": n, "kinds_per_element": {"FFMA": n}} if n else None for name, n in loops.items()}
+            return {"sm_90": loops}
+
+        kernels = {"fused_bf16": cost(40, 10), "row_partials_bf16": cost(30), "gradient_bf16": cost(10)}
+        line = module.one_launch_table(kernels).splitlines()[2]
+        # 16384 x 128256 logits: 40 instructions each of 128 x 132 lanes at 1.98 GHz are 2.51 ms, 2 bytes each at 3.35 TB/s 1.25 ms;
+        # apart 1.88 (issue) and 2.51 ms (memory).
+        self.assertEqual(line, "| H100 SXM | 1.98 GHz | 2.51 | 2.51 (issue) | 1.25 (memory) | 3.77 | 4.39 |")
 
     def test_within_the_limits_is_well(self):
         self.assertEqual(self.check({"forked": {"sm_90": 26.75, "sm_100": 27}}), (0, ""))
