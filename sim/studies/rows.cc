@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <random>
 #include <stdexcept>
 
@@ -61,6 +62,25 @@ void spread_margins(LabelledRows& rows, double low, double high) {
   }
 }
 
+namespace {
+
+void check_margin(const std::string& path, std::int64_t row, std::span<const float> logits, std::int64_t label) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  std::int64_t finite = 0;
+  for (std::size_t j = 0; j < logits.size(); ++j) {
+    if (!(logits[j] < kInfinity)) {
+      io::fail(path, "logits: row {} has {} at class {}, expected less than inf", row, logits[j], j);
+    }
+    finite += logits[j] > -kInfinity ? 1 : 0;
+  }
+  const float target = logits[static_cast<std::size_t>(label)];
+  if (target == -kInfinity) io::fail(path, "logits: row {} has -inf at its label {}, expected more", row, label);
+  if (finite < 2)
+    io::fail(path, "logits: row {} has nothing above -inf beside its label, expected a finite value", row);
+}
+
+}  // namespace
+
 LabelledRows read_rows(const std::string& path, std::int64_t max_rows) {
   const io::LogitsFile file({.file = path});
   const std::int64_t count = std::min(max_rows, file.rows());
@@ -81,6 +101,7 @@ LabelledRows read_rows(const std::string& path, std::int64_t max_rows) {
         }
       }
     });
+    check_margin(path, i, rows.row(rows.rows() - 1), label);
   }
   if (rows.labels.empty()) io::fail(path, "has no label in its vocabulary among the first {} rows", count);
   return rows;

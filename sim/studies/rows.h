@@ -50,7 +50,8 @@ void spread_margins(LabelledRows& rows, double low, double high);
 double margin_of(std::span<const float> logits, std::int64_t target);
 
 // The first max_rows rows of a file with the tensors logits and labels, widened to fp32, without those whose label is
-// outside of the vocabulary. Throws as io::LogitsFile does, and where no row is left.
+// outside of the vocabulary. Throws as io::LogitsFile does, where no row is left, and, naming the row, where its margin
+// is not finite.
 LabelledRows read_rows(const std::string& path, std::int64_t max_rows);
 
 }  // namespace tpce::sim

@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 
+#include "tests/tools/input_files.h"
 #include "tests/tools/run_program.h"
 
 namespace tpce::test {
@@ -80,6 +83,27 @@ TEST(StudyCommand, TheCommittedPagesAreThoseOfTheirResults) {
     ++compared;
   }
   EXPECT_GE(compared, 10);  // nine studies, one of them in two settings
+}
+
+TEST(StudyCommand, ARowWithoutAFiniteMarginIsNamedWithItsFile) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const std::pair<std::vector<float>, std::string> rows[] = {
+      {{std::nanf(""), 5, 6}, "row 1 has nan at class 0, expected less than inf"},
+      {{4, 5, kInfinity}, "row 1 has inf at class 2, expected less than inf"},
+      {{4, -kInfinity, 6}, "row 1 has -inf at its label 1, expected more"},
+      {{-kInfinity, 5, -kInfinity}, "row 1 has nothing above -inf beside its label, expected a finite value"},
+  };
+  for (const auto& [row, message] : rows) {
+    const TemporaryDirectory directory;
+    std::vector<float> logits{1, 2, 3};
+    logits.insert(logits.end(), row.begin(), row.end());
+    write_text(directory / "z.safetensors", capture(logits, {0, 1}));
+    const Output output = run(directory, {"study", "one-rank", "--quick", "--set",
+                                          "logits=" + (directory / "z.safetensors"), "--out", directory / "out"});
+    EXPECT_EQ(output.exit_code, 2);
+    EXPECT_EQ(output.err, "tpce: error: study one-rank, cell golden-file: " + (directory / "z.safetensors") +
+                              ": logits: " + message + "\n");
+  }
 }
 
 TEST(StudyCommand, RefusesAndLeavesNothing) {
