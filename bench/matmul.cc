@@ -104,16 +104,14 @@ void run(int threads) {
 }  // namespace
 }  // namespace tpce::bench
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
   int threads = 0;
   CLI::App app("tpce-bench-matmul: the products of training as a share of the processor's multiply-adds");
   app.add_option("--threads", threads, "this number alone; 0: one, then two")->check(CLI::Range(0, 4096));
   CLI11_PARSE(app, argc, argv);
-  try {
-    for (const int count : threads == 0 ? std::vector<int>{1, 2} : std::vector<int>{threads}) tpce::bench::run(count);
-  } catch (const std::exception& error) {
-    std::cerr << "tpce-bench-matmul: error: " << error.what() << "\n";
-    return 2;
-  }
+  for (const int count : threads == 0 ? std::vector<int>{1, 2} : std::vector<int>{threads}) tpce::bench::run(count);
   return 0;
+} catch (const std::exception& error) {
+  std::cerr << "tpce-bench-matmul: error: " << error.what() << "\n";
+  return 2;
 }

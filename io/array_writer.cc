@@ -16,27 +16,28 @@ std::int64_t checked_bytes(const std::string& path, const NamedShape& array) {
 
 }  // namespace
 
-ArrayWriter::ArrayWriter(std::string path, std::string header, std::int64_t bytes, std::optional<ElementType> only)
+ArrayWriter::ArrayWriter(std::string path, const std::string& header, std::int64_t bytes,
+                         std::optional<ElementType> only)
     : file_(std::move(path)), expected_(static_cast<std::uint64_t>(bytes)), type_(only) {
   file_.write(header);
 }
 
 ArrayWriter ArrayWriter::npy(std::string path, ElementType type, std::vector<std::int64_t> shape) {
   const std::int64_t bytes = checked_bytes(path, {"", type, shape});
-  std::string header = npy_header(type, shape);
-  return ArrayWriter(std::move(path), std::move(header), bytes, type);
+  const std::string header = npy_header(type, shape);
+  return ArrayWriter(std::move(path), header, bytes, type);
 }
 
 ArrayWriter ArrayWriter::safetensors(std::string path, const std::vector<NamedShape>& tensors,
                                      const std::map<std::string, std::string>& metadata) {
-  std::string header = safetensors_header(tensors, metadata);
+  const std::string header = safetensors_header(tensors, metadata);
   std::int64_t bytes = 0;
   std::optional<ElementType> type = tensors.empty() ? std::nullopt : std::optional(tensors[0].type);
   for (const NamedShape& tensor : tensors) {
     bytes += checked_bytes(path, tensor);
     if (tensor.type != type) type.reset();
   }
-  return ArrayWriter(std::move(path), std::move(header), bytes, type);
+  return ArrayWriter(std::move(path), header, bytes, type);
 }
 
 ArrayWriter ArrayWriter::by_extension(std::string path, const NamedShape& array) {

@@ -37,7 +37,7 @@ class ArrayWriter {
   void commit();
 
  private:
-  ArrayWriter(std::string path, std::string header, std::int64_t bytes, std::optional<ElementType> only);
+  ArrayWriter(std::string path, const std::string& header, std::int64_t bytes, std::optional<ElementType> only);
 
   AtomicFile file_;
   std::uint64_t expected_ = 0;
