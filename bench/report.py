@@ -15,6 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_report import gpu_results, on_gpus
+from tables import spread, table
+
 ROOT = Path(__file__).resolve().parent.parent
 VOCAB = 128256  # the shape that comparisons are made at
 ROWS = 64
@@ -86,17 +89,6 @@ class Results:
             name.split("_") for name in self.tpce["elements_per_ns"] if name.endswith(f"_t{ROWS}_threads1_tp1/forward")
         ]
         return sorted({int(words[1][1:]) for words in names})
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
-
-
-def spread(rate: dict | None) -> str:
-    if rate is None:
-        return ""
-    return f"{rate['median']:.3g} ({rate['min']:.3g} to {rate['max']:.3g})"
 
 
 # What is asked for. Each entry: what, the least ratio (of AVX2, or of wider), and the ratios measured, by name.
@@ -405,39 +397,6 @@ def write(path: Path, text: str) -> None:
     temporary.replace(path)
 
 
-def gpu_results(path: Path) -> dict | None:
-    """What scripts/device-check wrote, or None where the file is another's."""
-    try:
-        found = json.loads(path.read_text())
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) and "device" in found else None
-
-
-def on_gpus(machines: dict[str, dict]) -> str:
-    """The table of each device: how long each part takes, and how near it comes to a copy of as many bytes."""
-    parts = []
-    for name, found in machines.items():
-        checks = ", ".join(f"{what}: {how}" for what, how in found["checks"].items())
-        parts.append(f"**{found['device']}**, by tpce {found['version']}\n\n{checks}.\n")
-        measured_there = found["benchmark"]
-        if measured_there is None:
-            continue
-        try:
-            copy = measured_there["copy_bytes_per_second"]
-            shapes = measured_there["shapes"] + (found.get("peers") or {"shapes": []})["shapes"]
-            rows = [
-                [f"{shape['rows']} x {shape['columns']}", shape["dtype"], what, spread(part["milliseconds"]),
-                 f"{part['bytes'] / part['milliseconds']['median'] * 1e3 / copy:.0%}", f"{part['peak_bytes'] / 2**30:.2f}"]
-                for shape in shapes for what, part in shape["parts"].items()
-            ]  # fmt: skip
-        except (KeyError, TypeError) as error:
-            raise RuntimeError(f"{name}.json: got {error!r}, expected what scripts/device-check writes") from error
-        parts.append(f"A copy on the device moves {copy / 1e12:.2f} TB/s, read and write together.\n")
-        parts.append(table(["logits", "of", "what", "ms", "of the copy's rate", "peak GiB"], rows))
-    return "\n".join(parts)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=ROOT / "bench/results", help="folder of results")
@@ -447,15 +406,14 @@ def main() -> int:
     paths = sorted(options.results.glob("*.json"))
     gpus = {path.stem: found for path in paths if (found := gpu_results(path))}
     found = [Results(path) for path in paths if path.stem not in gpus]
-    gpus = {name: result for name, result in gpus.items() if not result["quick"]}
     text = options.page.read_text()
     try:
         for name in BLOCKS:
             text = fill(text, name, block(name, found, options.page))
     except RuntimeError as error:
         raise RuntimeError(f"{options.page}: {error}") from error
-    if gpus:
-        write(options.gpu_page, fill(options.gpu_page.read_text(), "measured", on_gpus(gpus)))
+    if measured_there := on_gpus(gpus):
+        write(options.gpu_page, fill(options.gpu_page.read_text(), "measured", measured_there))
     write(options.page, text)
     return 0
 

@@ -127,48 +127,143 @@ class ReportTest(unittest.TestCase):
         # 4 bytes an element beside logits of 2, and twice that with backward.
         self.assertEqual(self.line("memory", "F.cross_entropy, eager"), ["2.00", "", "4.00", ""])
 
-    GPU = {
-        "device": "Some GPU",
-        "version": "0.1.0 (git 782eae41b9c2)",
-        "quick": False,
-        "checks": {"fingerprint": "passed", "memcheck": "not run"},
-        "benchmark": {
-            "copy_bytes_per_second": 4e12,
-            "shapes": [
-                {
-                    "rows": 16384, "columns": 64128, "dtype": "bf16",
-                    "parts": {"forward": {"bytes": 2e9, "milliseconds": {"median": 1.0, "min": 0.5, "max": 2.0},
-                                          "peak_bytes": 2**32}},
-                }
-            ],
-        },
-    }  # fmt: skip
+    def part(self, bytes_moved, milliseconds, **known):
+        spread = {"median": milliseconds, "min": milliseconds / 2, "max": milliseconds * 2}
+        return {"bytes": bytes_moved, "milliseconds": spread, "peak_bytes": 2**32, "kernels": [], "clock_hz": 1.5e9} | known
+
+    def gpu(self):
+        """Made up: of no device."""
+        once = 16384 * 64128 * 2
+        two_kernels = ["finalize_rows", "gradient_bf16", "reduce_losses", "row_partials_bf16"]
+        parts = {
+            "gradient": self.part(2 * once, 1.2),
+            "gradient, in place": self.part(2 * once, 1.3),
+            "forward+backward": self.part(3 * once, 2.0, kernels=two_kernels),
+            "one call": self.part(2 * once, 1.7, kernels=["fused_bf16", "reduce_losses"]),
+            "driver: forward+backward": self.part(3 * once, 2.5, kernels=two_kernels, peak_bytes=2 * once + 2**21),
+            "driver: forward+backward, in place": self.part(3 * once, 2.5, peak_bytes=once + 2**25),
+            "driver: one call": self.part(2 * once, 2.0, kernels=["fused_bf16", "reduce_losses"]),
+        }
+        shape = {"rows": 16384, "columns": 64128, "dtype": "bf16"}
+        torch = {"softplus_recompute, compiled: forward+backward": self.part(3 * once, 7.0)}
+        passed = ["fingerprint", "tests", "conformance", "parity of a.safetensors", "parity of gpu/log_softmax on a.safetensors"]
+        return {
+            "device": "Some GPU",
+            "version": "0.1.0 (git 782eae41b9c2)",
+            "quick": False,
+            "checks": dict.fromkeys(passed, "passed") | {"memcheck": "not run"},
+            "instructions": {"row_partials_bf16": {"sm_80": 30.0, "sm_90": 20.0}, "gradient_bf16": {"sm_80": 15.0, "sm_90": 15.0},
+                             "fused_bf16": {"sm_80": 50.0, "sm_90": 38.0}},
+            "benchmark": {
+                "device": {"name": "Some GPU", "multiprocessors": 100, "compute_capability": 90, "clock_hz": 2e9},
+                "copy_bytes_per_second": 4e12,
+                "shapes": [shape | {"parts": parts}],
+            },
+            "peers": {"shapes": [shape | {"parts": torch}]},
+        }  # fmt: skip
+
+    def gpu_report(self, change=lambda found: None):
+        self.give()
+        found = self.gpu()
+        change(found)
+        (self.results / "some-gpu.json").write_text(json.dumps(found))
+        done = self.report()
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        return self.gpu_page.read_text()
+
+    def targets(self, change=lambda found: None):
+        lines = [line for line in self.gpu_report(change).splitlines() if line.startswith("| ")]
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+        return {row[0]: row[2:] for row in rows if len(row) == 5}
 
     def test_a_gpu_has_a_page_of_its_own(self):
         self.give()
         before = self.report() and self.page.read_text()
-        peers = json.loads(json.dumps(self.GPU["benchmark"]).replace("forward", "theirs"))
-        (self.results / "some-gpu.json").write_text(json.dumps(self.GPU | {"peers": peers}))
-        self.assertEqual(self.report().returncode, 0)
+        written = self.gpu_report()
         self.assertEqual(self.page.read_text(), before)
-        written = self.gpu_page.read_text()
-        self.assertIn("**Some GPU**, by tpce 0.1.0 (git 782eae41b9c2)\n\nfingerprint: passed, memcheck: not run.", written)
+        self.assertIn("**Some GPU**, by tpce 0.1.0 (git 782eae41b9c2)\n\nfingerprint: passed, ", written)
+        self.assertIn("memcheck: not run.\n", written)
+        self.assertIn("100 multiprocessors of sm_90, 2 GHz by its properties, 1.5 to 1.5 GHz read while parts ran.", written)
         self.assertIn("moves 4.00 TB/s", written)
-        # 2 GB in 1 ms are 2 TB/s.
-        self.assertIn("| 16384 x 64128 | bf16 | forward | 1 (0.5 to 2) | 50% | 4.00 |\n", written)
-        self.assertIn("| bf16 | theirs | 1 (0.5 to 2) |", written)
+        # 4.2 GB in 1.2 ms are 3.5 TB/s.
+        self.assertIn("| 16384 x 64128 bf16 | gradient | 1.2 (0.6 to 2.4) | 88% | 4.00 |\n", written)
+        self.assertIn("| softplus_recompute, compiled: forward+backward | 7 (3.5 to 14) |", written)
         self.assertNotIn("nothing", written)
         self.assertTrue(written.startswith("before\n") and written.endswith("after\n"))
 
+    def test_targets_on_a_gpu_are_judged(self):
+        targets = self.targets()
+        self.assertEqual(targets["gradient: of the copy's rate"], ["at least 0.85", "0.876", "yes"])
+        self.assertEqual(targets["gradient, in place: of the copy's rate"], ["at least 0.85", "0.808", "no"])
+        # 1.05e9 logits. At 1.5 GHz 1.92e13 instructions/s: row_partials 1.094 ms (memory 0.525), gradient 1.051 ms by memory
+        # (issue 0.821), fused 2.079 ms (memory 1.051).
+        times = "time, of what its kernels must take"
+        self.assertEqual(targets[f"forward+backward: {times}"], ["at most 1.15", "0.932", "yes"])
+        self.assertEqual(targets[f"driver: forward+backward: {times}"], ["at most 1.15", "1.17", "no"])
+        self.assertEqual(targets[f"one call: {times}"], ["at most 1.15", "0.818", "yes"])
+        torch = "times as fast as softplus recompute, torch.compile"
+        self.assertEqual(targets[f"driver: forward+backward: {torch}"], ["at least 3", "2.8", "no"])
+        self.assertEqual(targets[f"driver: one call: {torch}"], ["at least 3", "3.5", "yes"])
+        memory = "memory, of the logits'"
+        self.assertEqual(targets[f"driver: forward+backward: {memory}"], ["at most 2.00 (3.91 GiB)", "2.00 (3.92 GiB)", "yes"])
+        in_place = targets[f"driver: forward+backward, in place: {memory}"]
+        self.assertEqual(in_place, ["at most 1.00 (1.96 GiB)", "1.02 (1.99 GiB)", "no"])
+        self.assertEqual(targets["bits that differ from the CPU's"], ["0", "0", "yes"])
+
+    def test_the_clock_of_the_properties_serves_where_none_was_read(self):
+        def unread(found):
+            for part in found["benchmark"]["shapes"][0]["parts"].values():
+                part["clock_hz"] = None
+
+        # At 2 GHz row_partials takes 0.821 ms.
+        self.assertEqual(self.targets(unread)["forward+backward: time, of what its kernels must take"][1], "1.07")
+        self.assertIn("2 GHz by its properties, not read while parts ran.", self.gpu_page.read_text())
+
+    def test_what_a_gpu_was_not_asked_has_no_verdict(self):
+        def less(found):
+            found["peers"] = None
+            found["instructions"] = None
+            found["checks"]["conformance"] = "not begun"
+
+        targets = self.targets(less)
+        for what in ("one call: time, of what its kernels must take",
+                     "driver: one call: times as fast as softplus recompute, torch.compile"):  # fmt: skip
+            self.assertEqual(targets[what][1:], ["not measured", ""])
+        self.assertEqual(targets["bits that differ from the CPU's"][1:], ["not measured: conformance", ""])
+
+    def test_a_check_of_bits_that_failed_is_a_no(self):
+        targets = self.targets(lambda found: found["checks"].update({"parity of a.safetensors": "failed"}))
+        self.assertEqual(targets["bits that differ from the CPU's"][1:], ["some, by: parity of a.safetensors", "no"])
+        # Production kernels need not have the CPU's bits.
+        targets = self.targets(lambda found: found["checks"].update({"parity of gpu/log_softmax on a.safetensors": "failed"}))
+        self.assertEqual(targets["bits that differ from the CPU's"][1:], ["0", "yes"])
+        targets = self.targets(lambda found: found["checks"].pop("parity of a.safetensors"))
+        self.assertEqual(targets["bits that differ from the CPU's"][1:], ["not measured: parity", ""])
+
+    def test_the_machine_code_is_the_one_that_the_device_takes(self):
+        # sm_86 takes that of sm_80, and sm_120 takes neither.
+        times = "one call: time, of what its kernels must take"
+        older = self.targets(lambda found: found["benchmark"]["device"].update(compute_capability=86))
+        self.assertEqual(older[times][1], f"{1.7 / (16384 * 64128 * 50 / 1.92e13 * 1e3):.3g}")
+        newer = self.targets(lambda found: found["benchmark"]["device"].update(compute_capability=120))
+        self.assertEqual(newer[times][1:], ["not measured", ""])
+
+    def test_a_gpu_whose_benchmark_failed_shows_its_checks(self):
+        targets = self.targets(lambda found: found.update(benchmark=None))
+        self.assertEqual(list(targets), ["target", "---", "bits that differ from the CPU's"])
+
     def test_a_gpu_of_another_form_is_refused(self):
         self.give()
-        (self.results / "some-gpu.json").write_text(json.dumps(self.GPU | {"benchmark": {"shapes": []}}))
-        self.assertIn("some-gpu.json", self.refused())
+        for key in ("version", "quick", "checks", "instructions", "benchmark", "peers"):
+            found = self.gpu()
+            del found[key]
+            (self.results / "some-gpu.json").write_text(json.dumps(found))
+            self.assertIn("some-gpu.json", self.refused())
 
     def test_quick_results_of_a_gpu_are_not_shown(self):
         self.give()
         before = self.gpu_page.read_text()
-        (self.results / "some-gpu-quick.json").write_text(json.dumps(self.GPU | {"quick": True}))
+        (self.results / "some-gpu-quick.json").write_text(json.dumps(self.gpu() | {"quick": True}))
         self.assertEqual(self.report().returncode, 0)
         self.assertEqual(self.gpu_page.read_text(), before)
 

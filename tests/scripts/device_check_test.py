@@ -27,6 +27,7 @@ class DeviceCheckTest(unittest.TestCase):
         (self.folder / "build/device-check/bin").mkdir(parents=True)
         (self.folder / "build/device-check/libc").write_text("glibc 2.36\n")
         (self.folder / "build/device-check/version").write_text("tpce 0.1.0 (git 782eae41b9c2)\n")
+        (self.folder / "build/device-check/instructions.json").write_text('{"fused_bf16": {"sm_90": 38.2}}\n')
         self.program("tpce-gpu-bench", BENCH)
         self.program("tpce", "echo bits")
         for name in ("gpu_device_test", "production_method_test", "backends_agree_test"):
@@ -69,6 +70,7 @@ class DeviceCheckTest(unittest.TestCase):
                      "memcheck of production kernels", "racecheck of production kernels", "benchmark"):  # fmt: skip
             self.assertIn(name, result["checks"])
         self.assertEqual((result["benchmark"], result["peers"]), ({"shapes": []}, None))
+        self.assertEqual(result["instructions"], {"fused_bf16": {"sm_90": 38.2}})
 
     def test_quick_leaves_the_whole_result_alone(self):
         self.assertEqual(self.check().returncode, 0)
@@ -114,8 +116,9 @@ class DeviceCheckTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertIn("does not say its version", done.stderr)
 
-    def test_pack_notes_the_version(self):
+    def test_pack_notes_the_version_and_what_kernels_cost(self):
         shutil.rmtree(self.folder / "build/device-check")
+        self.script(self.folder / "scripts/sass-budget", "[[ $1 == --counts ]] && echo '{}'")
         programs = ("bin/tpce-gpu-bench", "tests/gpu_device_test", "tests/production_method_test", "tests/backends_agree_test")
         for name in ("bin/tpce", *programs):
             self.script(self.folder / "build/release" / name, "echo 'tpce 0.1.0 (git 0123456789ab)'")
@@ -123,6 +126,13 @@ class DeviceCheckTest(unittest.TestCase):
         done = self.check("pack")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual((self.folder / "build/device-check/version").read_text(), "tpce 0.1.0 (git 0123456789ab)\n")
+        self.assertEqual((self.folder / "build/device-check/instructions.json").read_text(), "{}\n")
+        # A machine without a disassembler.
+        self.script(self.folder / "scripts/sass-budget", "exit 3")
+        done = self.check("pack")
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("the machine code could not be read", done.stderr)
+        self.assertEqual((self.folder / "build/device-check/instructions.json").read_text(), "null\n")
 
     def test_other_bits_are_a_failure(self):
         self.program("tpce", "echo other")
