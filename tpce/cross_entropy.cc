@@ -284,7 +284,8 @@ Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, 
   check_ranks(batch, options, runtime);
   check_upstream(arguments.upstream, options);
   check_gradients(batch, arguments.gradients, runtime.backend);
-  const std::int64_t valid_rows = count_valid_rows(batch, options, runtime);
+  // Only a mean divides by them, and labels on a device take a wait to count.
+  const std::int64_t valid_rows = options.reduction == Reduction::kMean ? count_valid_rows(batch, options, runtime) : 0;
   const std::int64_t chunk_rows = rows_of_chunk(batch, runtime);
   const PartSizes sizes(chunk_rows, options);
   CallMemory memory(batch, options, runtime, chunk_rows);

@@ -96,7 +96,7 @@ TEST(GpuBackend, WorkspaceIsEnough) {
 }
 
 // A device whose memory is not the host's, for what concerns labels; it counts launches by kernel, and bytes copied to
-// it.
+// it and from it.
 class DeviceOfItsOwn final : public HostDevice {
  public:
   explicit DeviceOfItsOwn(DeviceType type = DeviceType::kCuda, const HostDeviceOptions& options = {})
@@ -109,12 +109,17 @@ class DeviceOfItsOwn final : public HostDevice {
   // Blocks of a cluster of its last launch.
   int cluster_of(std::string_view kernel) const { return clusters_.at(std::string(kernel)); }
   std::size_t bytes_in() const { return bytes_in_; }
+  std::size_t bytes_out() const { return bytes_out_; }
 
   std::string_view name() const override { return "gpu"; }
   DeviceType type() const override { return type_; }
   void copy_to_device(void* to, const void* from, std::size_t bytes, Queue queue) override {
     bytes_in_ += bytes;
     HostDevice::copy_to_device(to, from, bytes, queue);
+  }
+  void copy_to_host(void* to, const void* from, std::size_t bytes, Queue queue) override {
+    bytes_out_ += bytes;
+    HostDevice::copy_to_host(to, from, bytes, queue);
   }
   void launch(Kernel kernel, const Launch& launch, const void* arguments, Queue queue) override {
     ++launches_[std::string(info_of(kernel).name)];
@@ -127,6 +132,7 @@ class DeviceOfItsOwn final : public HostDevice {
   std::map<std::string, int> launches_;
   std::map<std::string, int> clusters_;
   std::size_t bytes_in_ = 0;
+  std::size_t bytes_out_ = 0;
 };
 
 TEST(StagedBackend, CopiesInWhatACallReads) {
@@ -178,6 +184,30 @@ TEST(GpuBackend, LabelsMayBeInEitherMemory) {
         }
       }
     }
+  }
+}
+
+TEST(GpuBackend, OnlyAMeanReadsLabelsBack) {
+  for (const Reduction reduction : {Reduction::kNone, Reduction::kSum, Reduction::kMean}) {
+    Small small;
+    const Place place{DeviceType::kCuda, 0};
+    small.shards[0].logits.place = place;
+    auto device = std::make_unique<DeviceOfItsOwn>();
+    const DeviceOfItsOwn& counted = *device;
+    GpuBackend backend(std::move(device));
+    SelfCommunicator self;
+    Options options;
+    options.reduction = reduction;
+    std::vector<float> dz(24);
+    Matrix gradient = matrix_of(dz.data(), 4, 6);
+    gradient.place = place;
+    const Loss loss =
+        cross_entropy_forward_backward({small.plan, small.shards, Labels(small.labels.data(), 4, place), 6}, options,
+                                       {.gradients = {&gradient, 1}}, {backend, self});
+    EXPECT_EQ(loss.valid_rows, 3);
+    const bool is_mean = reduction == Reduction::kMean;
+    EXPECT_EQ(counted.bytes_out(), sizeof(LossSum) + (is_mean ? 4 * sizeof(std::int64_t) : 0)) << name_of(reduction);
+    EXPECT_FLOAT_EQ(dz[1], (is_mean ? 1.0f / 3.0f : 1.0f) / 6.0f) << name_of(reduction);
   }
 }
 
