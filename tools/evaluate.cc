@@ -192,7 +192,7 @@ CanonicalForward canonical_forward(const Problem& problem, const Options& option
     merge(result.sum, forward.sum, range.first);
     and_then(forward.saved);
   });
-  check_rows(result.sum, problem.shape()->batch, options, runtime.backend, runtime.queue);
+  check_rows(result.sum, problem.shape()->batch, options, runtime);
   return result;
 }
 

@@ -125,6 +125,19 @@ std::string bad_label(std::int64_t row, std::int64_t label, const Batch& batch, 
          " or ignore_index " + text(options.ignore_index);
 }
 
+// That of the first rank whose label is bad, and which rank that is, unless it is so on all of them.
+[[noreturn]] void fail_for_bad_label(std::int64_t row, const Batch& batch, const Options& options,
+                                     const Runtime& runtime) {
+  const std::int64_t label = HostLabels(batch.labels.range(row, 1), runtime.backend, runtime.queue)[0];
+  const std::vector<std::string> of_ranks =
+      runtime.communicator.all_gather(is_bad(label, batch, options) ? bad_label(row, label, batch, options) : "");
+  const auto bad =
+      std::find_if(of_ranks.begin(), of_ranks.end(), [](const std::string& message) { return !message.empty(); });
+  if (bad == of_ranks.end()) fail_alike("labels: row " + text(row) + " had a bad label, which was overwritten since");
+  if (std::count(of_ranks.begin(), of_ranks.end(), *bad) == runtime.communicator.size()) fail_alike(*bad);
+  fail_alike("rank " + text(bad - of_ranks.begin()) + " of " + text(runtime.communicator.size()) + ": " + *bad);
+}
+
 }  // namespace
 
 void check_labels(const Batch& batch, const Options& options, const Backend& backend) {
@@ -183,12 +196,8 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
   check_labels(batch, options, backend);
 }
 
-void check_rows(const LossSum& sum, const Batch& batch, const Options& options, Backend& backend, Queue queue) {
-  if (const std::int64_t row = sum.first_bad_label; row != LossSum::kNoRow) {
-    const std::int64_t label = HostLabels(batch.labels.range(row, 1), backend, queue)[0];
-    if (is_bad(label, batch, options)) fail_alike(bad_label(row, label, batch, options));
-    fail_alike("labels: row " + text(row) + " has label " + text(label) + " here and a bad one on another rank");
-  }
+void check_rows(const LossSum& sum, const Batch& batch, const Options& options, const Runtime& runtime) {
+  if (sum.first_bad_label != LossSum::kNoRow) fail_for_bad_label(sum.first_bad_label, batch, options, runtime);
   if (sum.first_target_missing != LossSum::kNoRow) {
     fail_alike("shards: the target of row " + text(sum.first_target_missing) + " is held by no shard");
   }

@@ -4,8 +4,7 @@
 
 #include <span>
 
-#include "tpce/backend.h"
-#include "tpce/communicator.h"
+#include "tpce/cross_entropy.h"
 
 namespace tpce {
 
@@ -15,9 +14,10 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
 // Every label of the batch, whose shards are not looked at.
 void check_labels(const Batch& batch, const Options& options, const Backend& backend);
 
-// The rows that cannot have a loss, after the partials of all ranks were merged. Throws CollectiveError. Waits for the
-// queue where it has to show a label that is on a device.
-void check_rows(const LossSum& sum, const Batch& batch, const Options& options, Backend& backend, Queue queue);
+// The rows that cannot have a loss, after the partials of all ranks were merged, so that all come here with one sum.
+// Throws CollectiveError, the same on every rank. Where it has to show a label that is on a device it waits for the
+// queue, and gathers what the ranks have there.
+void check_rows(const LossSum& sum, const Batch& batch, const Options& options, const Runtime& runtime);
 
 struct GradientCheck {
   bool in_place = false;            // one of them is the logits themselves

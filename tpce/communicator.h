@@ -43,7 +43,8 @@ class Communicator {
   // Merges a sum of every rank: the optional second collective, for the gradient norm.
   virtual void all_reduce(BinnedSum& sum) = 0;
 
-  // What each rank gives, in the order of ranks: for the checks among ranks, short and once a batch.
+  // What each rank gives, in the order of ranks: for the checks among ranks, short: once a batch, and for what they
+  // refuse.
   virtual std::vector<std::string> all_gather(std::string_view mine) = 0;
 
   // Ends the run on every rank, with the reason, where this rank cannot go on.

@@ -210,7 +210,7 @@ Forward cross_entropy_forward(const Batch& batch, const Options& options, const 
 
     const LossSum sum = placed_sum.wait_for(queue);
     communicator.confirm();
-    check_rows(sum, batch, options, backend, queue);
+    check_rows(sum, batch, options, runtime);
     saved.valid_rows_ = sum.valid_rows;
     return Forward{reduced_loss(sum, batch.rows(), options), sum, std::move(saved)};
   });
@@ -308,7 +308,7 @@ Loss cross_entropy_forward_backward(const Batch& batch, const Options& options, 
     runtime.backend.reduce(results, first, placed_sum.there(), queue);
   }
   const LossSum sum = placed_sum.wait_for(queue);
-  check_rows(sum, batch, options, runtime.backend, queue);
+  check_rows(sum, batch, options, runtime);
   if (placed_squares) merge(*arguments.squares, placed_squares->wait_for(queue));
   return reduced_loss(sum, batch.rows(), options);
 }

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <fstream>
@@ -16,6 +17,8 @@
 
 #include "gpu/host_device.h"
 #include "gpu/staged_backend.h"
+#include "gpu/staged_communicator.h"
+#include "tests/support/two_ranks.h"
 #include "tools/fingerprint.h"
 #include "tpce/cross_entropy.h"
 #include "tpce/scalar_backend.h"
@@ -184,6 +187,27 @@ TEST(GpuBackend, LabelsMayBeInEitherMemory) {
         }
       }
     }
+  }
+}
+
+// Labels of two ranks on their devices, which are not compared beforehand.
+TEST(GpuBackend, RanksTellAlikeOfABadLabel) {
+  std::array<std::vector<std::string>, 2> logs;
+  const auto errors = testing::on_two_ranks(logs, [&](testing::TwoRanks& host) {
+    Small small;
+    const Place place{DeviceType::kCuda, 0};
+    small.plan = ShardPlan::even(6, 2);
+    const ConstMatrix logits = matrix_of<const float>(small.logits.data(), 4, 6).column_range(3 * host.rank(), 3);
+    small.shards = {{logits, host.rank()}};
+    small.shards[0].logits.place = place;
+    if (host.rank() == 1) small.labels[1] = 77;
+    GpuBackend backend(std::make_unique<DeviceOfItsOwn>());
+    StagedCommunicator staged(host, backend.device());
+    const Labels labels(small.labels.data(), 4, place);
+    cross_entropy_forward({small.plan, small.shards, labels, 6}, {}, {}, {backend, staged});
+  });
+  for (const std::string& error : errors) {
+    EXPECT_EQ(error, "rank 1 of 2: labels: row 1 has label 77, expected 0..5 or ignore_index -100");
   }
 }
 
@@ -378,8 +402,8 @@ struct FusedRows {
 };
 
 template <class T>
-class FusedKernel : public testing::Test {};
-using Types = testing::Types<float, BFloat16, Float16>;
+class FusedKernel : public ::testing::Test {};
+using Types = ::testing::Types<float, BFloat16, Float16>;
 TYPED_TEST_SUITE(FusedKernel, Types);
 
 // Rows by one launch of the fused kernel in clusters of that many blocks, on a device with so much shared memory.

@@ -176,7 +176,8 @@ TEST_F(Checks, CommunicatorThatDoesNotReachTheBackend) {
 
 TEST_F(Checks, RowsAfterTheMerge) {
   const auto rows_refusal = [&](const LossSum& sum) {
-    return refusal([&] { check_rows(sum, problem.batch(), options, backend, {}); });
+    SelfCommunicator self;
+    return refusal([&] { check_rows(sum, problem.batch(), options, {backend, self}); });
   };
   EXPECT_EQ(rows_refusal({}), "accepted");
   LossSum sum;
@@ -189,7 +190,7 @@ TEST_F(Checks, RowsAfterTheMerge) {
   sum.first_target_missing = 2;
   EXPECT_EQ(rows_refusal(sum), "shards: the target of row 2 is held by no shard");
   sum.first_bad_label = 1;
-  EXPECT_EQ(rows_refusal(sum), "labels: row 1 has label 7 here and a bad one on another rank");
+  EXPECT_EQ(rows_refusal(sum), "labels: row 1 had a bad label, which was overwritten since");
   problem.labels()[1] = 8;
   EXPECT_EQ(rows_refusal(sum), "labels: row 1 has label 8, expected 0..7 or ignore_index -100");
 }

@@ -9,6 +9,7 @@
 
 #include "tests/support/problem.h"
 #include "tests/support/two_ranks.h"
+#include "tpce/checks.h"
 #include "tpce/scalar_backend.h"
 
 namespace tpce {
@@ -71,6 +72,26 @@ TEST(RankChecks, NameTheRankWhoseBatchIsRefused) {
 TEST(RankChecks, TellOfAnErrorThatAllRanksHaveOnce) {
   const auto spoil = [](Rank& rank) { rank.problem.labels()[1] = 8; };
   EXPECT_EQ(refusal_where(spoil, spoil), "labels: row 1 has label 8, expected 0..7 or ignore_index -100");
+}
+
+// Labels that check_ranks() did not compare, as on devices: what the merge found bad is told alike, with its rank.
+TEST(RankChecks, TellAlikeOfABadLabelThatTheMergeFound) {
+  const auto refusal_of = [](const std::array<std::int64_t, 2>& labels) {
+    std::array<std::vector<std::string>, 2> logs;
+    const auto errors = testing::on_two_ranks(logs, [&](testing::TwoRanks& communicator) {
+      Rank rank(communicator.rank());
+      rank.problem.labels()[1] = labels[static_cast<std::size_t>(communicator.rank())];
+      ScalarBackend backend;
+      LossSum sum;
+      sum.first_bad_label = 1;
+      check_rows(sum, rank.problem.batch(), rank.options, {backend, communicator});
+    });
+    EXPECT_EQ(errors[0], errors[1]);
+    return errors[0];
+  };
+  EXPECT_EQ(refusal_of({8, 8}), "labels: row 1 has label 8, expected 0..7 or ignore_index -100");
+  EXPECT_EQ(refusal_of({3, -8}), "rank 1 of 2: labels: row 1 has label -8, expected 0..7 or ignore_index -100");
+  EXPECT_EQ(refusal_of({9, -8}), "rank 0 of 2: labels: row 1 has label 9, expected 0..7 or ignore_index -100");
 }
 
 TEST(RankChecks, RefuseRanksOfDifferentProblems) {
