@@ -57,19 +57,20 @@ struct StudyCommand {
   void print_list() const;
 };
 
-std::string text_of(const std::vector<std::size_t>& cells) {
-  std::string text;
-  for (const std::size_t cell : cells) text += fmt::format("{} ", cell);
-  return text;
-}
+struct Opened {
+  std::size_t folders = 0;         // made for the run
+  std::vector<std::size_t> cells;  // to compute
+};
+
+std::string text_of(const Opened& opened) { return fmt::format("{} {}", opened.folders, fmt::join(opened.cells, " ")); }
 
 // What the first rank found, on all of them; its error ends them alike. The first rank holds the lock.
-std::vector<std::size_t> open_on_first_rank(const sim::StudyRun& run, bool fresh, std::optional<sim::StudyLock>& lock) {
+Opened open_on_first_rank(const sim::StudyRun& run, bool fresh, std::optional<sim::StudyLock>& lock) {
   std::string found, error;
   if (is_first_rank()) {
     try {
       lock.emplace(run);
-      found = text_of(sim::open_study(run, fresh));
+      found = text_of({lock->made(), sim::open_study(run, fresh)});
     } catch (const std::exception& thrown) {
       error = thrown.what();
     }
@@ -77,14 +78,16 @@ std::vector<std::size_t> open_on_first_rank(const sim::StudyRun& run, bool fresh
   error = ranks().all_gather(error).front();
   if (!error.empty()) throw CollectiveError(error);
   std::istringstream words(ranks().all_gather(found).front());
-  std::vector<std::size_t> cells;
-  for (std::size_t cell = 0; words >> cell;) cells.push_back(cell);
-  return cells;
+  Opened opened;
+  words >> opened.folders;
+  for (std::size_t cell = 0; words >> cell;) opened.cells.push_back(cell);
+  return opened;
 }
 
 #if TPCE_HAS_MPI
 // The cells go to the ranks one by one, whoever is free.
-void compute_over_ranks(const sim::StudyRun& run, const std::vector<std::size_t>& cells, Progress& progress) {
+void compute_over_ranks(const sim::StudyRun& run, const Opened& opened, Progress& progress) {
+  const std::vector<std::size_t>& cells = opened.cells;
   mpi::SharedCounter counter;
   std::int64_t shown = 0;
   const auto next = [&]() -> std::optional<std::size_t> {
@@ -96,6 +99,7 @@ void compute_over_ranks(const sim::StudyRun& run, const std::vector<std::size_t>
   try {
     sim::compute_cells(run, cells, next, [] {});
   } catch (const std::exception& error) {
+    sim::drop_study(run, opened.folders);
     ranks().abort(error.what());  // here: the counter's end would wait for the other ranks
   }
   ranks().all_gather("");  // every cell is written
@@ -155,12 +159,13 @@ int StudyCommand::run() const {
   if (!out) throw CollectiveError("out: missing, expected a folder for the study");
   const sim::StudyRun run{sim::study_from_name(name), options(), *out, TPCE_VERSION};
   std::optional<sim::StudyLock> lock;
-  const std::vector<std::size_t> cells = open_on_first_rank(run, fresh, lock);
+  const Opened opened = open_on_first_rank(run, fresh, lock);
+  const std::vector<std::size_t>& cells = opened.cells;
   {
     Progress progress(name, static_cast<std::int64_t>(cells.size()), "cells");
     if (ranks().size() > 1) {
 #if TPCE_HAS_MPI
-      compute_over_ranks(run, cells, progress);
+      compute_over_ranks(run, opened, progress);
 #endif
     } else {
       const int workers =
@@ -168,7 +173,7 @@ int StudyCommand::run() const {
       try {
         sim::compute_cells(run, cells, workers, [&] { progress.advance(1); });
       } catch (...) {
-        sim::drop_study(run);
+        sim::drop_study(run, opened.folders);
         throw;
       }
     }

@@ -22,6 +22,19 @@
 #include "sim/studies/threshold.h"
 
 namespace tpce::sim {
+namespace {
+
+// What JSON can hold.
+bool is_utf8(const std::string& text) {
+  try {
+    (void)Json(text).dump();
+    return true;
+  } catch (const Json::type_error&) {
+    return false;
+  }
+}
+
+}  // namespace
 
 std::span<const Study* const> studies() {
   static const CollapseStudy collapse;
@@ -88,8 +101,12 @@ void check_options(const Study& study, const StudyOptions& options) {
       throw std::invalid_argument(
           fmt::format("set: got {} for {}, expected no control characters", io::quote(value), name));
     }
-    if (std::any_of(known.begin(), known.end(), [&, &wanted = name](const Parameter& p) { return p.name == wanted; }))
+    if (!is_utf8(value)) {
+      throw std::invalid_argument(fmt::format("set: got {} for {}, expected UTF-8", io::quote(value), name));
+    }
+    if (std::any_of(known.begin(), known.end(), [&, &wanted = name](const Parameter& p) { return p.name == wanted; })) {
       continue;
+    }
     std::string names;
     for (const Parameter& parameter : known) names += (names.empty() ? "" : ", ") + parameter.name;
     throw std::invalid_argument(fmt::format("set: study {} has no parameter {}, expected {}", study.name(),

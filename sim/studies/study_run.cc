@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <exception>
 #include <fstream>
+#include <initializer_list>
 #include <mutex>
 #include <set>
 #include <sstream>
@@ -51,6 +52,8 @@ Json header_of(const StudyRun& run) {
           {"scale", name_of(run.options.scale)}, {"seed", run.options.seed},   {"parameters", run.options.parameters}};
 }
 
+void write_header(const StudyRun& run) { io::write_file(header_path(run).string(), header_of(run).dump() + "\n"); }
+
 Json read_json(const fs::path& path) {
   std::ifstream in(path, std::ios::binary);
   std::stringstream text;
@@ -73,6 +76,27 @@ Json read_cell(const StudyRun& run, const std::string& key) {
   }
 }
 
+// How many folders are not there: this one, and those around it. Names are taken as they stand, ".." too: to make
+// new/../folder makes both.
+std::size_t missing_folders(const fs::path& folder) {
+  std::size_t missing = 0;
+  std::error_code error;
+  for (fs::path at = fs::absolute(folder, error); !at.empty() && !fs::exists(at, error); at = at.parent_path()) {
+    missing += at.has_filename() ? 1 : 0;
+  }
+  return missing;
+}
+
+// The innermost `count` of the folders that lead to this one, unless they hold something.
+void remove_folders(const fs::path& folder, std::size_t count) noexcept {
+  std::error_code error;
+  for (fs::path at = fs::absolute(folder, error); count > 0; at = at.parent_path()) {
+    if (!at.has_filename()) continue;
+    fs::remove(at, error);
+    --count;
+  }
+}
+
 void make_folder(const fs::path& path) {
   std::error_code error;
   fs::create_directories(path, error);
@@ -82,23 +106,37 @@ void make_folder(const fs::path& path) {
   }
 }
 
-bool has_run(const StudyRun& run) { return fs::exists(header_path(run)) || fs::exists(summary_path(run)); }
+// Whether a study wrote the file: an object that names one, with these fields.
+bool is_of_a_study(const fs::path& path, std::initializer_list<const char*> fields) {
+  if (!fs::is_regular_file(path)) return false;
+  try {
+    const Json json = read_object(path);
+    return json.contains("study") && json["study"].is_string() &&
+           std::all_of(fields.begin(), fields.end(), [&](const char* field) { return json.contains(field); });
+  } catch (const std::invalid_argument&) {
+    return false;
+  }
+}
 
-// A run removes and replaces files, so a folder without one must be empty.
+// A run removes and replaces files, so a folder without one must be empty. Only a header or a summary that a study
+// wrote tells of a run: others may have files of these names.
 void check_owned(const StudyRun& run) {
   const auto refuse = [&](const fs::path& path) {
     throw std::invalid_argument(
         fmt::format("out: {} holds {}, which no study wrote, expected a new folder, an empty one or a study's own",
                     io::printable(run.folder.string()), io::quote(path.lexically_relative(run.folder).string())));
   };
+  const bool finished = fs::exists(summary_path(run)), unfinished = fs::exists(header_path(run));
+  if (finished && !is_of_a_study(summary_path(run), {"cells"})) refuse(summary_path(run));
+  if (unfinished && !is_of_a_study(header_path(run), {"version", "scale"})) refuse(header_path(run));
+  if (unfinished) return;
   // The header's own temporary file may be left where a run was killed.
   const auto is_ours = [](const fs::path& path) { return path.filename().string().starts_with(".tpce-"); };
   std::error_code missing;
-  if (fs::exists(header_path(run))) return;
   for (const auto& entry : fs::directory_iterator(cells_folder(run), missing)) {
     if (!is_ours(entry.path())) refuse(entry.path());
   }
-  if (has_run(run)) return;
+  if (finished) return;
   for (const auto& entry : fs::directory_iterator(run.folder)) {
     if (!is_ours(entry.path()) && entry.path() != cells_folder(run)) refuse(entry.path());
   }
@@ -113,13 +151,17 @@ std::optional<Json> former_summary(const StudyRun& run) {
   }
 }
 
-// Those of the files of an earlier run that are not among `kept`. Names that lead out of the folder are not its files.
+// Those of the files of an earlier run that are not among `kept`. What is no file, or not in the folder, is not one of
+// them, whatever the summary names.
 void remove_files(const StudyRun& run, const Json& summary, const std::vector<std::string>& kept) {
   const Json files = summary.value("files", Json::array());
   for (const Json& name : files) {
     const std::string file = name.is_string() ? name.get<std::string>() : "";
-    if (file.empty() || fs::path(file).filename() != file) continue;
-    if (std::find(kept.begin(), kept.end(), file) == kept.end()) fs::remove(run.folder / file);
+    if (fs::path(file).filename() != file || std::find(kept.begin(), kept.end(), file) != kept.end()) continue;
+    std::error_code error;
+    if (fs::symlink_status(run.folder / file, error).type() == fs::file_type::regular) {
+      fs::remove(run.folder / file, error);
+    }
   }
 }
 
@@ -204,18 +246,29 @@ std::string command_of(const StudyRun& run) {
   return command + fmt::format(" --seed {}", run.options.seed);
 }
 
-StudyLock::StudyLock(const StudyRun& run) {
+StudyLock::StudyLock(const StudyRun& run) : path_(run.folder) {
   check(run);
-  make_folder(run.folder);
-  folder_ = ::open(run.folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  made_ = missing_folders(path_);
+  try {
+    make_folder(path_);
+    lock();
+  } catch (...) {
+    remove_folders(path_, made_);
+    throw;
+  }
+}
+
+void StudyLock::lock() {
+  folder_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   // A file system that knows no locks does without.
   if (folder_ < 0 || ::flock(folder_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
   ::close(folder_);
   throw std::invalid_argument(fmt::format("out: {} is in use by another tpce study, expected a folder of its own",
-                                          io::printable(run.folder.string())));
+                                          io::printable(path_.string())));
 }
 
 StudyLock::~StudyLock() {
+  remove_folders(path_, made_);
   if (folder_ >= 0) ::close(folder_);
 }
 
@@ -232,9 +285,14 @@ std::vector<std::size_t> open_study(const StudyRun& run, bool fresh) {
       fs::exists(summary_path(run)) ? std::optional(read_object(summary_path(run))) : std::nullopt;
   if (summary) check_header(run, *summary, run.folder);
   if (fs::exists(header_path(run))) check_header(run, read_object(header_path(run)), run.folder);
-  make_folder(cells_folder(run));
-  io::write_file(header_path(run).string(), header_of(run).dump() + "\n");
-  if (summary) unpack(run, *summary, cells);
+  try {
+    make_folder(cells_folder(run));
+    write_header(run);
+    if (summary) unpack(run, *summary, cells);
+  } catch (...) {
+    drop_study(run, 0);
+    throw;
+  }
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < cells.size(); ++i) {
     if (!fs::exists(cell_path(run, cells[i].key))) missing.push_back(i);
@@ -242,14 +300,21 @@ std::vector<std::size_t> open_study(const StudyRun& run, bool fresh) {
   return missing;
 }
 
-void drop_study(const StudyRun& run) noexcept {
+void drop_study(const StudyRun& run, std::size_t folders) noexcept {
   std::error_code error;
   for (fs::directory_iterator at(cells_folder(run), error), end; !error && at != end; at.increment(error)) {
     if (at->path() != header_path(run)) return;
   }
   fs::remove(header_path(run), error);
   fs::remove(cells_folder(run), error);
-  fs::remove(run.folder, error);  // only where it is empty
+  if (!error) {
+    remove_folders(run.folder, folders);
+    return;
+  }
+  try {  // Another rank has come to write a result, which belongs to nothing without a header.
+    write_header(run);
+  } catch (const std::exception&) {
+  }
 }
 
 void compute_cells(const StudyRun& run, std::span<const std::size_t> cells, const NextCell& next_cell,

@@ -24,26 +24,36 @@ std::string command_of(const StudyRun& run);
 // The run's folder, for one process at a time: two would remove each other's cells.
 class StudyLock {
  public:
-  // Checks the run's options, and makes the folder where it is missing. Throws std::invalid_argument that names the
-  // folder where it cannot be made, or another process has it.
+  // Checks the run's options, and makes the folder where it is missing, with those around it. Throws
+  // std::invalid_argument that names the folder where it cannot be made, or another process has it.
   explicit StudyLock(const StudyRun& run);
+  // Takes away folders that it made and that hold nothing.
   ~StudyLock();
   StudyLock(const StudyLock&) = delete;
   StudyLock& operator=(const StudyLock&) = delete;
 
+  // How many folders it made.
+  std::size_t made() const { return made_; }
+
  private:
+  void lock();
+
+  std::filesystem::path path_;
+  std::size_t made_ = 0;
   int folder_ = -1;
 };
 
 // Opens the folder: makes it where it is missing, takes what a finished run left there apart again into cells, and
 // returns the indices of the cells that have no result. With fresh, all that a run had left is removed first.
 // Throws std::invalid_argument that names the folder where it cannot be made, holds the cells of another study, scale,
-// seed or version, or files that no study wrote and this one would remove or replace; with fresh too.
+// seed or version, or files that no study wrote and this one would remove or replace; with fresh too. A study wrote a
+// study.json that is an object with the name of one and with cells.
 std::vector<std::size_t> open_study(const StudyRun& run, bool fresh);
 
-// Takes away what open_study() made in the folder, where no cell has left a result or a checkpoint: a run that is
-// refused for its input leaves nothing.
-void drop_study(const StudyRun& run) noexcept;
+// Takes away what open_study() made, where no cell has left a result or a checkpoint, and then the innermost of the
+// run's folders, as many as the lock made, unless they hold something: a run that is refused for its input leaves
+// nothing. For a process that ends without the lock's destructor too, such as another rank.
+void drop_study(const StudyRun& run, std::size_t folders) noexcept;
 
 // Hands out positions in the list of cells to compute, each once; nothing when none is left.
 using NextCell = std::function<std::optional<std::size_t>()>;

@@ -210,6 +210,15 @@ TEST_F(Program, AStudyIsTheSameOverRanks) {
   EXPECT_EQ(refused.messages, Lines{"tpce: error: rows: got '0', expected a whole number 1..4294967296"});
 }
 
+// What a cell alone finds out leaves nothing either, whichever rank has the cell.
+TEST_F(Program, AStudyThatIsRefusedByACellLeavesNothing) {
+  std::ofstream(directory / "empty.txt").close();
+  const Launched run =
+      over_ranks(3, "study finetune --quick --set text=" + in_directory("empty.txt") + " --out " + in_directory("h/i"));
+  EXPECT_EQ(run.exit_code, 2) << run.err;
+  EXPECT_FALSE(fs::exists(directory / "h")) << run.err;
+}
+
 // The error names the rank and the cell, and the run goes on from the others once its cause is gone.
 TEST_F(Program, NamesTheCellOfAStudyThatFails) {
   const std::string study =

@@ -2,6 +2,8 @@
 #include "sim/studies/study_run.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 #include <atomic>
 #include <fstream>
@@ -152,6 +154,87 @@ TEST_F(StudyRunTest, LeavesAloneWhatIsNotAStudys) {
   EXPECT_EQ(open_study(run, false).size(), 8u);
 }
 
+// The name of a file does not make it a study's.
+TEST_F(StudyRunTest, LeavesAloneWhatOnlyHasTheNamesOfAStudys) {
+  const Squares study;
+  const StudyRun run = run_of(study);
+  for (const char* name : {"study.json", "cells/header"}) {
+    for (const char* text :
+         {"{\"a\":1}", "", "[]", "{\"study\": 3, \"cells\": {}, \"version\": \"1.0\", \"scale\": \"default\"}",
+          "{\"study\": \"squares\"}"}) {
+      fs::create_directories(run.folder / "cells");
+      std::ofstream(run.folder / "page.md") << "precious";
+      std::ofstream(run.folder / name) << text;
+      for (const bool fresh : {false, true}) {
+        const std::string message = message_of([&] { open_study(run, fresh); });
+        EXPECT_NE(message.find(std::string("holds '") + name + "', which no study wrote"), std::string::npos)
+            << name << text << message;
+      }
+      EXPECT_EQ(read(name), text);
+      EXPECT_EQ(read("page.md"), "precious");
+      fs::remove_all(run.folder);
+    }
+  }
+  // Beside the cells of a run that was stopped too.
+  open_study(run, false);
+  std::ofstream(run.folder / "study.json") << "{\"a\":1}";
+  EXPECT_NE(message_of([&] { open_study(run, true); }).find("'study.json', which no study wrote"), std::string::npos);
+  EXPECT_EQ(read("study.json"), "{\"a\":1}");
+}
+
+std::vector<std::string> names_in(const fs::path& folder) {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
+    names.push_back(entry.path().lexically_relative(folder).string());
+  }
+  return names;
+}
+
+// What was there before stays, a folder without files too.
+TEST_F(StudyRunTest, TakesAwayWhatItMadeAndNothingElse) {
+  const Squares study;
+  StudyRun run = run_of(study);
+  fs::create_directory(folder_ / "there");
+  for (const char* out : {"there", "there/", "new", "h/i/j", "h/i/j/", "h/../i"}) {
+    run.folder = folder_ / out;
+    {
+      const StudyLock lock(run);
+      open_study(run, false);
+      EXPECT_TRUE(fs::exists(run.folder / "cells/header")) << out;
+      drop_study(run, lock.made());
+      EXPECT_EQ(names_in(folder_), std::vector<std::string>{"there"}) << out;
+    }
+    { const StudyLock nothing_more(run); }
+    EXPECT_EQ(names_in(folder_), std::vector<std::string>{"there"}) << out;
+  }
+  // A result keeps all.
+  run.folder = folder_ / "h/i";
+  const StudyLock lock(run);
+  const auto cells = open_study(run, false);
+  compute_cells(run, std::span(cells).first(1), 1, [] {});
+  drop_study(run, lock.made());
+  EXPECT_EQ(open_study(run, false).size(), 7u);
+}
+
+TEST_F(StudyRunTest, LeavesNothingWhereTheDiskIsFull) {
+  const Squares study;
+  StudyRun run = run_of(study);
+  run.folder = folder_ / "h/i";
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
+  const auto on_signal = signal(SIGXFSZ, SIG_IGN);
+  {
+    const StudyLock lock(run);
+    const rlimit none{.rlim_cur = 0, .rlim_max = before.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &none), 0);
+    EXPECT_ANY_THROW(open_study(run, false));
+    ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
+    EXPECT_TRUE(fs::is_empty(run.folder));
+  }
+  signal(SIGXFSZ, on_signal);
+  EXPECT_TRUE(fs::is_empty(folder_));
+}
+
 // A run with other options may have had other pictures; names that lead elsewhere are not believed.
 TEST_F(StudyRunTest, RemovesFilesThatItNoLongerWrites) {
   const Squares study;
@@ -163,6 +246,8 @@ TEST_F(StudyRunTest, RemovesFilesThatItNoLongerWrites) {
     EXPECT_EQ(summary["files"], (Json{"dot.svg", "data.csv", "page.md"}));
     summary["files"].push_back("old.svg");
     summary["files"].push_back("../evil.txt");
+    for (const char* no_file : {"..", ".", "", "kept"}) summary["files"].push_back(no_file);
+    fs::create_directories(run.folder / "kept/inside");
     summary["files"].push_back(7);
     std::ofstream(run.folder / "study.json") << summary.dump();
     std::ofstream(run.folder / "old.svg") << "<svg/>";
@@ -173,6 +258,7 @@ TEST_F(StudyRunTest, RemovesFilesThatItNoLongerWrites) {
     EXPECT_TRUE(fs::exists(run.folder / "dot.svg"));
     EXPECT_FALSE(fs::exists(run.folder / "old.svg"));
     EXPECT_TRUE(fs::exists(folder_ / "evil.txt"));
+    EXPECT_TRUE(fs::exists(run.folder / "kept/inside"));
   }
 }
 
@@ -183,6 +269,9 @@ TEST_F(StudyRunTest, NamesTheCommandAsAShellReadsIt) {
   EXPECT_EQ(command_of(run), R"(tpce study squares --set 'plus=my '\''file'\''.npy' --seed 1)");
   run.options.parameters["plus"] = "1\n2";
   EXPECT_NE(message_of([&] { open_study(run, false); }).find("expected no control characters"), std::string::npos);
+  run.options.parameters["plus"] = "\xff.npy";
+  EXPECT_EQ(message_of([&] { open_study(run, false); }), "set: got '\\xff.npy' for plus, expected UTF-8");
+  EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 TEST_F(StudyRunTest, IsForOneAtATime) {

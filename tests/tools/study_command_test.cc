@@ -132,11 +132,15 @@ TEST(StudyCommand, RefusesAndLeavesNothing) {
   }
   // Found only by a cell.
   write_text(directory / "empty.txt", "");
-  const Output empty = run(directory, {"study", "finetune", "--quick", "--set", "text=" + (directory / "empty.txt"),
-                                       "--out", directory / "out"});
-  EXPECT_EQ(empty.exit_code, 2) << empty.err;
-  EXPECT_EQ(directory.names(), std::vector<std::string>{"empty.txt"});
+  std::filesystem::create_directory(directory / "there");
+  for (const char* out : {"out", "h/i/j", "there"}) {
+    const Output empty = run(directory, {"study", "finetune", "--quick", "--set", "text=" + (directory / "empty.txt"),
+                                         "--out", directory / out});
+    EXPECT_EQ(empty.exit_code, 2) << empty.err;
+    EXPECT_EQ(directory.names(), (std::vector<std::string>{"empty.txt", "there"})) << out;
+  }
   std::filesystem::remove(directory / "empty.txt");
+  EXPECT_TRUE(std::filesystem::remove(directory / "there"));  // empty as before
   EXPECT_EQ(run(directory, {"study", "memory"}).exit_code, 2);
   EXPECT_EQ(run(directory, {"report", directory / "none"}).exit_code, 2);
   EXPECT_TRUE(directory.names().empty());
