@@ -100,7 +100,7 @@ std::vector<double> map_row(const Json& method, const std::vector<double>& margi
     if (at == margins.end()) throw std::invalid_argument("a point stands at a margin of its own");
     const double error = number_of(point.at(2));
     values[static_cast<std::size_t>(at - margins.begin())] =
-        std::isnan(error) ? 0.0 : std::log10(std::max(error, 1e-9));
+        std::isnan(error) ? error : std::log10(std::max(error, 1e-9));
   }
   return values;
 }
@@ -215,12 +215,9 @@ std::string conclusion_of(std::span<const Json> results) {
   };
   return fmt::format(
       "With two classes the usual loss loses its target gradient at the margin {:.4f} in fp32, where 24 ln 2 = {:.4f} "
-      "was "
-      "derived; in bf16 at {:.2f} (8 ln 2 = {:.2f}), in fp16 at {:.2f} and in tf32 at {:.2f} (11 ln 2 = {:.2f}). With "
-      "more "
-      "classes it is earlier by what the order of the sum decides, p ln 2 + ln s. The softplus forms last to {} at V = "
-      "1024 in "
-      "fp32, and the canonical loss to {}, where fp32 itself ends.",
+      "was derived; in bf16 at {:.2f} (8 ln 2 = {:.2f}), in fp16 at {:.2f} and in tf32 at {:.2f} (11 ln 2 = {:.2f}). "
+      "With more classes it is earlier by what the order of the sum decides, p ln 2 + ln s. The softplus forms last to "
+      "{} at V = 1024 in fp32, and the canonical loss to {}, where fp32 itself ends.",
       number_of(border(2, Precision::kFp32, "log_softmax")), 24 * std::numbers::ln2,
       number_of(border(2, Precision::kBf16, "log_softmax")), 8 * std::numbers::ln2,
       number_of(border(2, Precision::kFp16, "log_softmax")), number_of(border(2, Precision::kTf32, "log_softmax")),
@@ -233,15 +230,11 @@ Section derived_section(std::span<const Json> results, const StudyOptions& optio
       .heading = "The border, derived and found",
       .text =
           "log_softmax on two ranks. The sum S = 1 + s_1 + s_2 + ... stays exactly 1 while every partial sum that "
-          "meets "
-          "the target's 1 is at most half an ulp of 1, 2^-p; s is the largest of them as a share of all "
-          "(docs/collapse.md). "
-          "The border is bisected over fp32 logits, which the precision then rounds: in bf16 logits lie 2^-7 of their "
-          "value apart, so the border found is the next of them. The derivation takes the partial sums as exact; in "
-          "bf16 "
-          "and fp16 those of 32000 classes stop growing below their value, and more so the narrower the format, so "
-          "the "
-          "row collapses earlier than it says.",
+          "meets the target's 1 is at most half an ulp of 1, 2^-p; s is the largest of them as a share of all "
+          "(docs/collapse.md). The border is bisected over fp32 logits, which the precision then rounds: in bf16 "
+          "logits lie 2^-7 of their value apart, so the border found is the next of them. The derivation takes the "
+          "partial sums as exact; in bf16 and fp16 those of 32000 classes stop growing below their value, and more so "
+          "the narrower the format, so the row collapses earlier than it says.",
       .tables = {predicted_and_found(results, vocabularies(options))}};
 }
 
@@ -251,8 +244,8 @@ Section methods_section(std::span<const Json> results) {
       .text =
           "V = 1024: the margin from which the target gradient is exactly 0. The canonical loss is defined in fp32. "
           "flash_attention ends sooner than its sum does: its backward takes p_t as exp(z_t - lse), which is 1 once "
-          "lse "
-          "is rounded to z_t, at half an ulp of z_t and not of 1; so its border depends on how large the logits are.",
+          "lse is rounded to z_t, at half an ulp of z_t and not of 1; so its border depends on how large the logits "
+          "are.",
       .tables = {border_of_every_method(results)}};
 }
 
@@ -267,9 +260,9 @@ Section before_section(std::span<const Json> results, const std::vector<double>&
           "data.csv).",
       .tables = {errors_before_the_border(results)},
       .figures = {{"fp32", svg_of(map_of_methods(results, margins)),
-                   "Error of the target gradient over margin and method, fp32."},
+                   "Error of the target gradient over margin and method, fp32; grey: no number."},
                   {"precisions", svg_of(map_of_precisions(results, margins)),
-                   "The usual and the softplus form in each precision."}}};
+                   "The usual and the softplus form in each precision; grey: no number."}}};
 }
 
 }  // namespace

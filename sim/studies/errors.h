@@ -15,6 +15,9 @@ inline double ulps_apart(long double found, long double exact, int bits) {
   return static_cast<double>(std::abs(found - exact) / std::ldexp(1.0L, std::ilogb(exact) - (bits - 1)));
 }
 
+// Of the canonical loss and its target gradient: the bound that docs/accuracy.md derives, in ulp.
+inline double canonical_bound_ulp(std::int64_t vocab) { return 2.1 + static_cast<double>(vocab) * std::exp2(-21.49); }
+
 struct ErrorStatistics {
   double squares = 0.0;
   double largest = 0.0;
