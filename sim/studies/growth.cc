@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <numbers>
 
 namespace tpce::sim {
 
@@ -41,8 +42,19 @@ Growth growth_of(std::span<const GrowthPoint> points) {
   return growth;
 }
 
+Growth slope_between(const GrowthPoint& a, const GrowthPoint& b) {
+  const double octaves = std::log2(b.x / a.x);
+  return {.exponent = std::log2(b.y / a.y) / octaves,
+          .standard_error = std::sqrt(0.5 / a.weight + 0.5 / b.weight) / std::numbers::ln2 / octaves};
+}
+
+std::string exponent_text(double exponent) {
+  const double rounded = std::round(100 * exponent) / 100;
+  return fmt::format("{:.2f}", rounded == 0.0 ? 0.0 : rounded);
+}
+
 std::string growth_text(const Growth& growth) {
-  const std::string law = fmt::format("V^({:.2f} +- {:.2f})", growth.exponent, growth.half_width());
+  const std::string law = fmt::format("V^({} +- {:.2f})", exponent_text(growth.exponent), growth.half_width());
   if (growth.may_be_none()) return fmt::format("shows no growth with V ({})", law);
   return fmt::format("{} as {}", growth.exponent > 0 ? "grows" : "falls", law);
 }

@@ -26,6 +26,13 @@ struct Growth {
 // The slope of log y over log x, by weighted least squares.
 Growth growth_of(std::span<const GrowthPoint> points);
 
+// The slope between two points whose y are root mean squares of `weight` errors each. A root mean square of n normal
+// errors has the relative standard error 1 / sqrt(2 n).
+Growth slope_between(const GrowthPoint& a, const GrowthPoint& b);
+
+// Two decimals; what rounds to 0 has no sign.
+std::string exponent_text(double exponent);
+
 // "grows as V^(1.15 +- 0.06)", "falls as ..." or "shows no growth with V (V^(-0.03 +- 0.05))"; +- two standard errors.
 std::string growth_text(const Growth& growth);
 

@@ -201,13 +201,14 @@ const Json& shown(std::span<const Json> results, std::int64_t vocab, Precision p
 
 // Over V, by what a cell has of it; a point of many rows counts for more.
 template <class Value>
-Growth growth_over(std::span<const Json> results, const std::vector<std::int64_t>& sizes, const Value& value) {
+std::vector<GrowthPoint> points_over(std::span<const Json> results, const std::vector<std::int64_t>& sizes,
+                                     const Value& value) {
   std::vector<GrowthPoint> points;
   for (const std::int64_t vocab : sizes) {
     const Json& cell = shown(results, vocab, Precision::kFp32);
     points.push_back({static_cast<double>(vocab), value(cell), cell.at("rows").get<double>()});
   }
-  return growth_of(points);
+  return points;
 }
 
 Table data_of(std::span<const Json> results) {
@@ -232,7 +233,8 @@ Table data_of(std::span<const Json> results) {
 
 // How the error of an fp32 sum grows with V, by order.
 struct Laws {
-  Table table{{"order", "V to the", "+-", "its bound: V to the", "error at the largest V, u", "of the bound, at most"},
+  Table table{{"order", "V to the", "+-", "between the two largest V", "+-", "its bound: V to the",
+               "error at the largest V, u", "of the bound, at most"},
               {}};
   LinePlot plot{"fp32: relative error of the sum of exponentials, standard deviation 3",
                 {"V", true},
@@ -254,15 +256,17 @@ Laws laws_of(std::span<const Json> results, const std::vector<std::int64_t>& siz
       series.y.push_back(number_of(errors.at("sum_u").at("rms")));
       of_bound = larger(of_bound, number_of(errors.at("of_bound")));
     }
-    const Growth law = growth_over(
-        results, sizes, [&](const Json& cell) { return number_of(cell.at("orders").at(order).at("sum_u").at("rms")); });
-    const Growth bound =
-        growth_over(results, sizes, [&](const Json& cell) { return depth_of(info.order, cell.at("vocab")); });
+    const auto error = [&](const Json& cell) { return number_of(cell.at("orders").at(order).at("sum_u").at("rms")); };
+    const std::vector<GrowthPoint> points = points_over(results, sizes, error);
+    const Growth law = growth_of(points), last = slope_between(points[points.size() - 2], points.back());
+    const Growth bound = growth_of(
+        points_over(results, sizes, [&](const Json& cell) { return depth_of(info.order, cell.at("vocab")); }));
     if (info.order == SumOrder::kSequential) laws.sequential = law;
     if (info.order == SumOrder::kPairwise) laws.pairwise = law;
     laws.worst_of_bound = larger(laws.worst_of_bound, of_bound);
-    laws.table.add({order, fmt::format("{:.2f}", law.exponent), fmt::format("{:.2f}", law.half_width()),
-                    fmt::format("{:.2f}", bound.exponent), fmt::format("{:.3g}", series.y.back()),
+    laws.table.add({order, exponent_text(law.exponent), fmt::format("{:.2f}", law.half_width()),
+                    exponent_text(last.exponent), fmt::format("{:.2f}", last.half_width()),
+                    exponent_text(bound.exponent), fmt::format("{:.3g}", series.y.back()),
                     fmt::format("{:.3f}", of_bound)});
     laws.plot.series.push_back(std::move(series));
   }
@@ -393,8 +397,8 @@ Page RoundingStudy::page(const StudyOptions& options, std::span<const Json> resu
   Laws laws = laws_of(results, sizes);
   ByMethod methods = by_method(results);
   const LinePlot loss_plot = loss_by_method(results, sizes);
-  const Growth canonical = growth_over(
-      results, sizes, [](const Json& cell) { return number_of(cell.at("canonical").at("loss").at("rms")); });
+  const Growth canonical = growth_of(points_over(
+      results, sizes, [](const Json& cell) { return number_of(cell.at("canonical").at("loss").at("rms")); }));
   // Of a sum in u, the share of it.
   const double lost_in_bf16 = std::ldexp(
       number_of(shown(results, sizes.back(), Precision::kBf16).at("orders").at("sequential").at("sum_u").at("rms")),
@@ -410,23 +414,25 @@ Page RoundingStudy::page(const StudyOptions& options, std::span<const Json> resu
       {.heading = "Growth laws of the sum",
        .text =
            "Relative error of the sum of exp(z - M) in fp32, in units of u = 2^-24; logits of standard deviation 3. "
-           "The "
-           "exponent is the slope of the logarithm of the root mean square over that of V, where each V counts by its "
-           "number of rows, fewer the larger V is; +- is two standard errors, from how far the points lie from the "
-           "line. The bound is that of first "
+           "The exponent is the slope of the logarithm of the root mean square over that of V, where each V counts by "
+           "its number of rows, fewer the larger V is; +- is two standard errors, from how far the points lie from "
+           "the line. The slope between the two largest V rests on few rows: its +- is two standard errors by the "
+           "number of rows, as normal errors scatter. Where it lies further than that from the exponent, the curve "
+           "bends and is no power law: lanes and blocks hide the growth as long as each adds few terms, the exponent "
+           "is that of the smaller V, and the last slope says how the error goes on. The bound is that of first "
            "order, depth + 2 + the mean of |z - M| under softmax, times u, after Blanchard, Higham and Higham "
-           "(Accurately computing the log-sum-exp and softmax functions, IMA J. Numer. Anal. 41, 2021), with the depth "
-           "of the order, V - 1 for a plain loop, in place of the number of terms: the rounding of the shift moves "
-           "exp(z - M) by |z - M| u, exp errs by 2 u at most, and a term takes part in at most depth additions. "
-           "A plain loop may outgrow its bound's slope while it stays far below it: the larger the sum, the more terms "
-           "are below half an ulp of it and lost, all in one direction.",
+           "(Accurately computing the log-sum-exp and softmax functions, IMA J. Numer. Anal. 41, 2021), with the "
+           "depth of the order, V - 1 for a plain loop, in place of the number of terms: the rounding of the shift "
+           "moves exp(z - M) by |z - M| u, exp errs by 2 u at most, and a term takes part in at most depth additions. "
+           "A plain loop may outgrow its bound's slope while it stays far below it: the larger the sum, the more "
+           "terms are below half an ulp of it and lost, all in one direction.",
        .tables = {std::move(laws.table)},
        .figures = {{"growth", svg_of(laws.plot), "Error of the sum over V, by order."}}});
   page.sections.push_back(
       {.heading = "By precision",
        .text = "Root mean square; logits of standard deviation 3, rounded to the format first. In bf16 and fp16 a "
-               "plain loop "
-               "stagnates: past 2^8 (2^11) times a term the sum does not move, and its error in u nears 1 / u.",
+               "plain loop stagnates: past 2^8 (2^11) times a term the sum does not move, and its error in u nears 1 / "
+               "u.",
        .tables = {by_precision(results, sizes)}});
   page.sections.push_back({.heading = "By method",
                            .text = "The largest error in ulp, fp32. Gradients below 2^-14 are left out.",

@@ -31,11 +31,27 @@ TEST(Growth, SaysNothingWithinTheScatter) {
   EXPECT_EQ(growth_text(flat).find("shows no growth with V (V^("), 0u) << growth_text(flat);
 }
 
+TEST(Growth, AZeroHasNoSign) {
+  EXPECT_EQ(growth_text({.exponent = -0.004, .standard_error = 0.02}), "shows no growth with V (V^(0.00 +- 0.04))");
+  EXPECT_EQ(growth_text({.exponent = -0.006, .standard_error = 0.02}), "shows no growth with V (V^(-0.01 +- 0.04))");
+}
+
 // By hand: y = (0, 1, 0, 1) over x = (0, 1, 2, 3) in powers of two has slope 1/5 and residuals of squares 4/5.
 TEST(Growth, TheStandardErrorIsThatOfLeastSquares) {
   const Growth growth = growth_of(std::vector<GrowthPoint>{{1, 1, 1}, {2, 2, 1}, {4, 1, 1}, {8, 2, 1}});
   EXPECT_NEAR(growth.exponent, 0.2, 1e-12);
   EXPECT_NEAR(growth.standard_error, std::sqrt(0.8 / 2 / 5), 1e-12);
+}
+
+// gpu_tree in docs/studies/rounding: over all V nearly flat, at the end steeper than V, beyond what 2 rows may do.
+TEST(Growth, TheLastSlopeTellsACurveThatBends) {
+  std::vector<GrowthPoint> points;
+  const double y[] = {0.91, 0.73, 0.74, 0.81, 1.05, 3.30, 18.6}, rows[] = {64, 64, 64, 64, 32, 8, 2};
+  for (int i = 0; i < 7; ++i) points.push_back({std::exp2(8 + 2 * i), y[i], rows[i]});
+  const Growth all = growth_of(points), last = slope_between(points[5], points[6]);
+  EXPECT_NEAR(last.exponent, std::log2(18.6 / 3.3) / 2, 1e-12);
+  EXPECT_NEAR(last.half_width(), std::sqrt(0.5 / 8 + 0.5 / 2) / std::log(2.0), 1e-12);
+  EXPECT_GT(last.exponent - all.exponent, last.half_width());
 }
 
 TEST(Growth, APointCountsByItsWeight) {
