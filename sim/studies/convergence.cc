@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 
 #include "sim/studies/text_run.h"
@@ -203,17 +204,26 @@ Sizes sizes_of(const std::vector<Difference>& differences) {
   return sizes;
 }
 
+// How often chance alone may make at least one loss seem apart.
+constexpr double kChance = 0.01;
+
+// How many times the noise a difference must exceed, where the noise is the root mean square of few differences: then
+// the ratio has Student's distribution. Each of the losses gets its part of the chance (Bonferroni).
+double least_ratio(std::size_t pairs, std::size_t losses) {
+  const boost::math::students_t student(static_cast<double>(std::max<std::size_t>(1, pairs)));
+  return boost::math::quantile(student, 1 - kChance / (2 * static_cast<double>(std::max<std::size_t>(1, losses))));
+}
+
 std::string conclusion_of(const Comparison& all) {
   if (!all.diverged.empty()) {
     return fmt::format("No verdict, since runs diverge: the loss or its gradient is not finite in {}.",
                        enumerated(all.diverged));
   }
-  // Of normal differences one in 370 is larger by chance.
-  constexpr double kApart = 3.0;
+  const double ratio = least_ratio(all.reordered.size(), all.losses.size());
   const Sizes noise = sizes_of(all.reordered);
   // Losses are fp32, and each method rounds its own way: below that a difference is none of the trained networks.
   const double ulp = std::ldexp(1.0, std::ilogb(all.base.mean) - 23);
-  const double scale = std::max(kApart * noise.rms, ulp);
+  const double scale = std::max(ratio * noise.rms, ulp);
   std::vector<std::string> apart;
   for (const Difference& loss : all.losses) {
     if (std::abs(loss.value) > scale) apart.push_back(fmt::format("{} by {:+.2g}", loss.name, loss.value));
@@ -224,16 +234,16 @@ std::string conclusion_of(const Comparison& all) {
                                                  100 * all.without_target, all.most_without_target);
   return fmt::format(
       "{} With the same batches the mean of the last losses differs between the losses by at most {:.2g}, and between "
-      "{} pairs of runs that differ only in the order of sums by {:.2g} root mean square and at most {:.2g}; more "
-      "than {:.0f} times the former and an ulp of the loss, {:.2g}, counts as apart. The standard error of the mean "
-      "over steps, {:.2g}, "
-      "is all runs' in common. With the canonical loss {} of all steps differ between tp 1, 2 and 4; with the other "
-      "losses "
-      "{} of {} runs leave the trajectory of their own tp 1.",
+      "{} pairs of runs that differ only in the order of sums by {:.2g} root mean square and at most {:.2g}. More than "
+      "{:.1f} times the root mean square and an ulp of the loss, {:.2g}, counts as apart: chance alone takes one of {} "
+      "independent normal differences so far once in {:.0f} times (Student's t of {} degrees). The standard error of "
+      "the mean over steps, {:.2g}, is all runs' in common. With the canonical loss {} of all steps differ between tp "
+      "1, 2 and 4; with the other losses {} of {} runs leave the trajectory of their own tp 1.",
       apart.empty() ? fmt::format("No: {}, the losses lead to the same place.", collapse)
                     : fmt::format("Yes, {}: the losses end further from the canonical one than reordered sums do, {}.",
                                   collapse, enumerated(apart)),
-      sizes_of(all.losses).largest, all.reordered.size(), noise.rms, noise.largest, kApart, ulp, all.base.error,
+      sizes_of(all.losses).largest, all.reordered.size(), noise.rms, noise.largest, ratio, ulp, all.losses.size(),
+      1 / kChance, all.reordered.size(), all.base.error,
       all.canonical_differs == 0 ? "none" : std::to_string(all.canonical_differs), all.others_differ, all.others);
 }
 
