@@ -241,10 +241,8 @@ Page to_page(const Parity& parity) {
   }
   summary.text += fmt::format(
       "\nBits that differ are counted in the fp32 losses and logsumexps of the rows and in the {} gradient of the "
-      "reduced "
-      "loss. The collapsed rows, whose loss is exactly 0 although the canonical loss is not, are those of {} and those "
-      "of "
-      "the other.",
+      "reduced loss. The collapsed rows, whose loss is exactly 0 although the canonical loss is not, are those of {} "
+      "and those of the other.",
       tpce::name_of(parity.request().gradient_dtype), parity.request().a->name());
   std::int64_t equal = 0, failed = 0;
   const auto bits = [](const std::optional<ValueParity>& values) {

@@ -182,8 +182,7 @@ std::string conclusion_of(std::span<const Json> results) {
   return fmt::format(
       "{} In the last tenth of the steps {:.1f} % of the rows have none with the usual fp32 loss and {:.1f} % with the "
       "canonical one. The parameters that the two end with are apart by {:.2g} of their norm, after the same data in "
-      "the "
-      "same order; {}.{}{}",
+      "the same order; {}.{}{}",
       usual.loses_target() ? fmt::format("With the usual fp32 loss rows lose their target gradient from step {} on.",
                                          usual.first_without_target)
                            : "No row lost its target gradient with the usual fp32 loss in this run.",

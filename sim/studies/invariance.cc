@@ -311,11 +311,11 @@ Page InvarianceStudy::page(const StudyOptions& options, std::span<const Json> re
   page.sections.push_back(
       {.heading = "Losses",
        .text = fmt::format(
-           "How many of {} rows have other bits of the loss, at most over the variations of each kind, and "
-           "by how many fp32 numbers at most. V = {}; {}. Within a kind everything is compared with its "
-           "first variation: tp 1; a plain loop; ranks in turn; the first row of a ring; one thread. A cell is empty "
-           "where the method knows one rank alone, so that nothing can be varied. Millions "
-           "of fp32 numbers lie between a loss of exactly 0 and a small one: a row that collapses in one order alone.",
+           "How many of {} rows have other bits of the loss, at most over the variations of each kind, and by how many "
+           "fp32 numbers at most. V = {}; {}. Within a kind everything is compared with its first variation: tp 1; a "
+           "plain loop; ranks in turn; the first row of a ring; one thread. A cell is empty where the method knows one "
+           "rank alone, so that nothing can be varied. Millions of fp32 numbers lie between a loss of exactly 0 and a "
+           "small one: a row that collapses in one order alone.",
            rows, vocab, source.empty() ? "logits of standard deviation 3, margins from -8 to 15" : "logits of a model"),
        .tables = {std::move(summary.losses)}});
   page.sections.push_back({.heading = "Gradients",
