@@ -11,6 +11,7 @@ class AllGatherCrossEntropy : public Method {
  public:
   std::string_view name() const override { return "all_gather_cross_entropy"; }
   std::string_view summary() const override { return "all-gather of the vocabulary, then F.cross_entropy"; }
+  Reads reads() const override { return {.plan = false, .ranks = false}; }
   double evaluate(Precision precision, const Row<Fp32>& row, double upstream,
                   std::span<double> gradient) const override;
   std::vector<Collective> collectives(const Problem& problem) const override;

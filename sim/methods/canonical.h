@@ -11,6 +11,7 @@ class Canonical : public Method {
   std::string_view name() const override { return "canonical"; }
   std::string_view summary() const override { return "order-free and collapse-free, by the scalar backend"; }
   bool supports(Precision precision) const override { return precision == Precision::kFp32; }
+  Reads reads() const override { return {.classes = false, .ranks = false}; }
   bool is_order_free() const override { return true; }
   double evaluate(Precision precision, const Row<Fp32>& row, double upstream,
                   std::span<double> gradient) const override;

@@ -12,6 +12,7 @@ class CrossEntropy : public Method {
   std::string_view name() const override { return "cross_entropy"; }
   std::string_view summary() const override { return "F.cross_entropy of one rank"; }
   bool one_rank_only() const override { return true; }
+  Reads reads() const override { return {.plan = false, .ranks = false}; }
   double evaluate(Precision precision, const Row<Fp32>& row, double upstream,
                   std::span<double> gradient) const override;
   std::vector<Collective> collectives(const Problem& problem) const override;

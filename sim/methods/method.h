@@ -18,6 +18,13 @@
 
 namespace tpce::sim {
 
+// What a method's bits come from, beside the logits and the target: to vary what it does not read varies nothing.
+struct Reads {
+  bool plan = true;     // which rank has which classes
+  bool classes = true;  // the order of the sum over a rank's classes
+  bool ranks = true;    // that of an all-reduce, and with it the row's place in the batch
+};
+
 class Method {
  public:
   virtual ~Method() = default;
@@ -30,6 +37,8 @@ class Method {
   virtual bool supports(Precision) const { return true; }
   // False where the loss is another function than -log softmax, which no certified value stands beside.
   virtual bool is_softmax() const { return true; }
+  // Of the row, in evaluate().
+  virtual Reads reads() const { return {}; }
   // True where no bit depends on an order or on tp; run() then adds the rows without an order too.
   virtual bool is_order_free() const { return false; }
   // The row's loss; its gradient, times upstream, goes to gradient [vocab] unless that is empty. The logits come in

@@ -26,6 +26,7 @@ class Online : public Method {
   std::string_view name() const override;
   std::string_view summary() const override;
   bool one_rank_only() const override { return form_ == Form::kLiger; }
+  Reads reads() const override { return {.plan = form_ != Form::kLiger, .ranks = false}; }
   double evaluate(Precision precision, const Row<Fp32>& row, double upstream,
                   std::span<double> gradient) const override;
   std::vector<Collective> collectives(const Problem& problem) const override;

@@ -102,14 +102,15 @@ LabelledRows rows_for(const Study& study, const StudyOptions& options) {
   return rows;
 }
 
+bool reads(const Method& method, const Variation& variation) {
+  const Reads read = method.reads();
+  if (variation.group == "tp") return read.plan;
+  return variation.group == "all-reduce" || variation.group == "batch" ? read.ranks : read.classes;
+}
+
 Json compare(const Method& method, const LabelledRows& rows) {
   std::vector<Variation> all = variations();
-  // Over one rank alone nothing is varied by tp, an all-reduce or a place in one.
-  if (method.one_rank_only()) {
-    std::erase_if(all, [](const Variation& variation) {
-      return variation.group == "tp" || variation.group == "all-reduce" || variation.group == "batch";
-    });
-  }
+  std::erase_if(all, [&](const Variation& variation) { return !reads(method, variation); });
   std::vector<Difference> differences(all.size());
   for (std::int64_t i = 0; i < rows.rows(); ++i) {
     RowBits expected;
@@ -245,15 +246,18 @@ constexpr std::array<std::string_view, 5> kGroups{"tp", "order", "all-reduce", "
 struct Summary {
   Table losses{{"method", "tp", "order", "all-reduce", "batch", "threads", "largest, ulp"}, {}};
   Table gradients{{"method", "tp", "order", "all-reduce", "batch", "threads"}, {}};
-  std::vector<std::string> moving, still;
+  std::vector<std::string> moving;
+  std::vector<std::string> still;  // with what was varied
 
   void add(const Json& result) {
     const std::string method = result.at("method");
     const double count = result.at("rows").get<double>() * result.at("vocab").get<double>();
     std::vector<std::string> loss_cells{method}, gradient_cells{method};
     std::int64_t ulp = 0;
+    std::vector<std::string_view> varied;
     for (const std::string_view group : kGroups) {
       const auto loss = most(result, group, "losses"), gradient = most(result, group, "gradients");
+      if (loss) varied.push_back(group);
       loss_cells.push_back(loss ? std::to_string(*loss) : "");
       gradient_cells.push_back(!gradient ? ""
                                : *gradient == 0
@@ -264,7 +268,11 @@ struct Summary {
     loss_cells.push_back(std::to_string(ulp));
     losses.add(loss_cells);
     gradients.add(gradient_cells);
-    (differing(result) == 0 ? still : moving).push_back(method);
+    if (differing(result) > 0) {
+      moving.push_back(method);
+    } else {
+      still.push_back(fmt::format("{} (varied by {})", method, fmt::join(varied, ", ")));
+    }
   }
 };
 
@@ -301,8 +309,8 @@ Page InvarianceStudy::page(const StudyOptions& options, std::span<const Json> re
             .conclusion = fmt::format(
                 "Of {} methods, the bits of {} change with at least one of tp, the order of sums, the algorithm of the "
                 "all-reduce, the row's place in the batch, and threads that share a row ({}). Those of {} never do. "
-                "The library itself gave {} differing losses or gradients over {} ways to compute the same {} rows: "
-                "backends, tp, threads and batches.",
+                "The library itself, which computes the canonical loss on backends, ranks, threads and batches that "
+                "really differ, gave {} differing losses or gradients over {} ways to compute the same {} rows.",
                 summary.moving.size() + summary.still.size(), summary.moving.size(), list(summary.moving),
                 list(summary.still), differing(library), library.at("variations").size(), rows),
             .sections = {},
@@ -311,11 +319,12 @@ Page InvarianceStudy::page(const StudyOptions& options, std::span<const Json> re
   page.sections.push_back(
       {.heading = "Losses",
        .text = fmt::format(
-           "How many of {} rows have other bits of the loss, at most over the variations of each kind, and by how many "
-           "fp32 numbers at most. V = {}; {}. Within a kind everything is compared with its first variation: tp 1; a "
-           "plain loop; ranks in turn; the first row of a ring; one thread. A cell is empty where the method knows one "
-           "rank alone, so that nothing can be varied. Millions of fp32 numbers lie between a loss of exactly 0 and a "
-           "small one: a row that collapses in one order alone.",
+           "How many of {} rows have other bits of the loss, at most over the variations of each kind, and by how "
+           "many fp32 numbers at most. V = {}; {}. Within a kind everything is compared with its first variation: tp "
+           "1; a plain loop; ranks in turn; the first row of a ring; one thread. A cell is empty where the method "
+           "reads nothing of what is varied: all ranks of all_gather_cross_entropy have the whole row, online forms "
+           "merge ranks in turn, and the canonical loss has no order; see the library below. Millions of fp32 numbers "
+           "lie between a loss of exactly 0 and a small one: a row that collapses in one order alone.",
            rows, vocab, source.empty() ? "logits of standard deviation 3, margins from -8 to 15" : "logits of a model"),
        .tables = {std::move(summary.losses)}});
   page.sections.push_back({.heading = "Gradients",
@@ -323,6 +332,15 @@ Page InvarianceStudy::page(const StudyOptions& options, std::span<const Json> re
                                "The share of gradients with other bits, at most over the variations of each kind. A "
                                "loss whose sum differs by one ulp moves every gradient of its row.",
                            .tables = {std::move(summary.gradients)}});
+  Table ways{{"the library", "losses that differ", "gradients that differ"}, {}};
+  for (const Json& way : library.at("variations")) {
+    ways.add({way.at("name"), way.at("losses").dump(), way.at("gradients").dump()});
+  }
+  page.sections.push_back({.heading = "The library",
+                           .text = fmt::format("Bits of the {} rows that differ from those of the first way: one rank, "
+                                               "one thread and no vectors.",
+                                               rows),
+                           .tables = {std::move(ways)}});
   return page;
 }
 

@@ -50,6 +50,37 @@ TEST(Method, NamesAreTheRegistry) {
   EXPECT_NE(error_of([] { method_from_name("fastest"); }).find("softplus_recompute"), std::string::npos);
 }
 
+// What a method says that it does not read changes no bit; what it reads changes some, but for the canonical loss.
+TEST(Method, ReadsWhatItSays) {
+  constexpr std::int64_t kVocab = 500;
+  const Rows rows = random_rows(40, kVocab, 3.0f, 4);
+  for (const Method* method : methods()) {
+    const std::int64_t tp = method->one_rank_only() ? 1 : 8;
+    const auto bits = [&](const ShardPlan& plan, const ReductionOrder& order, BufferPlace place) {
+      std::vector<double> all;
+      for (std::int64_t i = 0; i < rows.count(); ++i) {
+        const std::span<const float> logits =
+            std::span(rows.logits).subspan(static_cast<std::size_t>(i * kVocab), kVocab);
+        std::vector<double> gradient(kVocab);
+        all.push_back(method->evaluate(
+            Precision::kFp32, {plan, order, place, logits, rows.labels[static_cast<std::size_t>(i)]}, 1.0, gradient));
+        all.insert(all.end(), gradient.begin(), gradient.end());
+      }
+      return all;
+    };
+    const ShardPlan plan = ShardPlan::even(kVocab, tp);
+    const ReductionOrder ring{.ranks = AllReduceOrder::kRing};
+    const Reads reads = method->reads();
+    const bool moves = !method->is_order_free();
+    EXPECT_EQ(bits(plan, {}, {}) != bits(ShardPlan::even(kVocab, 1), {}, {}), reads.plan && moves) << method->name();
+    EXPECT_EQ(bits(plan, {}, {}) != bits(plan, {.classes = SumOrder::kSequential}, {}), reads.classes && moves)
+        << method->name();
+    EXPECT_EQ(bits(plan, {}, {}) != bits(plan, {.ranks = AllReduceOrder::kTree}, {}), reads.ranks && moves)
+        << method->name();
+    EXPECT_EQ(bits(plan, ring, {0, 4}) != bits(plan, ring, {3, 4}), reads.ranks && moves) << method->name();
+  }
+}
+
 // Logits of deviation 1: nothing collapses and every method is close to fp64. With V terms below 1, S and its log carry
 // at most V + 4 roundings of relative 2^-24, and each of the three differences an ulp of at most 16.
 TEST(Method, EveryMethodIsCloseWhereNothingCollapses) {

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <functional>
 #include <numbers>
+#include <set>
 #include <thread>
 
 #include "sim/methods/method.h"
@@ -54,15 +55,23 @@ TEST(InvarianceStudy, OnlyTheCanonicalLossKeepsItsBits) {
   }
 }
 
-// What has one rank cannot be varied over ranks, and 0 differences there would be no finding.
-TEST(InvarianceStudy, MethodsOfOneRankAreNotVariedOverRanks) {
-  for (const char* method : {"cross_entropy", "liger"}) {
+// What a method does not read cannot vary it, and 0 differences there would be no finding.
+TEST(InvarianceStudy, NothingIsVariedThatAMethodDoesNotRead) {
+  using Groups = std::set<std::string>;
+  const auto groups = [](const char* method) {
+    Groups found;
     const Json result = result_of("invariance", method);
-    for (const Json& v : result["variations"]) {
-      EXPECT_TRUE(v["group"] == "order" || v["group"] == "threads") << method << " " << v["name"];
-    }
+    for (const Json& v : result["variations"]) found.insert(v["group"].get<std::string>());
+    return found;
+  };
+  EXPECT_EQ(groups("canonical"), Groups{"tp"});
+  for (const char* method : {"cross_entropy", "liger", "all_gather_cross_entropy"}) {
+    EXPECT_EQ(groups(method), (Groups{"order", "threads"})) << method;
   }
-  EXPECT_EQ(result_of("invariance", "all_gather_cross_entropy")["variations"][1]["name"], "tp 2");
+  for (const char* method : {"transformer_engine", "flash_attention"}) {
+    EXPECT_EQ(groups(method), (Groups{"tp", "order", "threads"})) << method;
+  }
+  EXPECT_EQ(groups("megatron"), (Groups{"tp", "order", "all-reduce", "batch", "threads"}));
 }
 
 // With two classes of four rows asked for, too, rows differ in where the target stands.

@@ -190,6 +190,7 @@ TEST(InvariancePage, LeavesEmptyWhatWasNotVaried) {
                                                             result("fixed", Json::array({variation("tp", 0)})),
                                                             result("library", Json::array({variation("library", 0)}))});
   expect_in(page.conclusion, "Of 2 methods, the bits of 1 change");
+  expect_in(page.conclusion, "Those of fixed (varied by tp) never do.");
   const std::vector<std::vector<std::string>> expected{{"alone", "", "3", "", "", "", "3"},
                                                        {"fixed", "0", "", "", "", "", "0"}};
   EXPECT_EQ(page.sections[0].tables[0].rows, expected);
