@@ -5,6 +5,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "tpce/checks.h"
+
 namespace tpce::gpu {
 
 namespace {
@@ -21,7 +23,7 @@ std::int64_t quotient_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / 
 // Parts of the queue's workspace, one after another.
 class Workspace {
  public:
-  explicit Workspace(Queue queue) : queue_(queue) {}
+  explicit Workspace(Queue queue) : queue_(queue) { check_workspace(queue); }
 
   void* take(std::size_t bytes) {
     bytes = rounded(bytes);
@@ -40,7 +42,9 @@ class Workspace {
     return {queue_.stream, static_cast<char*>(queue_.workspace) + used_, queue_.workspace_bytes - used_};
   }
 
-  static std::size_t rounded(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+  static std::size_t rounded(std::size_t bytes) {
+    return (bytes + Queue::kAlignment - 1) / Queue::kAlignment * Queue::kAlignment;
+  }
 
  private:
   Queue queue_;

@@ -21,7 +21,8 @@ class GpuBackend final : public Backend {
   std::size_t workspace_bytes(const Batch& batch, const Options& options, std::int64_t rows) const override;
   void copy_in(void* to, const void* from, std::size_t bytes, Queue queue) override;
   void copy_out(void* to, const void* from, std::size_t bytes, Queue queue) override;
-  // All of these throw std::invalid_argument where the queue's workspace is smaller than workspace_bytes() asks for.
+  // All of these throw std::invalid_argument where the queue's workspace is smaller than workspace_bytes() asks for, or
+  // not aligned.
   void partials(const Batch& batch, const Options& options, RowRange rows, const Partials& into, Queue queue) override;
   void merge(const Partials& into, const Partials& from, Queue queue) override;
   void finalize(const Partials& partials, const Options& options, const RowResults& results, Queue queue) override;

@@ -159,7 +159,8 @@ class Backend {
   virtual std::string_view name() const = 0;
   virtual Capabilities capabilities() const = 0;
 
-  // Memory at this backend's place, aligned to at least 64 bytes. Throws std::bad_alloc.
+  // Memory at this backend's place, aligned to at least 64 bytes, and as a queue's workspace where workspace_bytes()
+  // asks for one. Throws std::bad_alloc.
   virtual Buffer allocate(std::size_t bytes) const = 0;
 
   // Bytes of the queue's workspace that the calls below want, for up to `rows` rows of the batch.

@@ -196,6 +196,13 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
   check_labels(batch, options, backend);
 }
 
+void check_workspace(const Queue& queue) {
+  const std::uintptr_t behind = reinterpret_cast<std::uintptr_t>(queue.workspace) % Queue::kAlignment;
+  if (behind == 0) return;
+  fail("queue: its workspace begins " + text(static_cast<std::int64_t>(behind)) + " bytes after a multiple of " +
+       text(static_cast<std::int64_t>(Queue::kAlignment)) + ", expected at one");
+}
+
 void check_rows(const LossSum& sum, const Batch& batch, const Options& options, const Runtime& runtime) {
   if (sum.first_bad_label != LossSum::kNoRow) fail_for_bad_label(sum.first_bad_label, batch, options, runtime);
   if (sum.first_target_missing != LossSum::kNoRow) {

@@ -14,6 +14,9 @@ void check_batch(const Batch& batch, const Options& options, const Backend& back
 // Every label of the batch, whose shards are not looked at.
 void check_labels(const Batch& batch, const Options& options, const Backend& backend);
 
+// The alignment of the queue's workspace.
+void check_workspace(const Queue& queue);
+
 // The rows that cannot have a loss, after the partials of all ranks were merged, so that all come here with one sum.
 // Throws CollectiveError, the same on every rank. Where it has to show a label that is on a device it waits for the
 // queue, and gathers what the ranks have there.

@@ -58,7 +58,9 @@ std::int64_t rows_of_chunk(const Batch& batch, const Runtime& runtime) {
   return std::clamp<std::int64_t>(batch.rows(), 1, std::max<std::int64_t>(runtime.rows_per_chunk, 1));
 }
 
-std::size_t rounded_up(std::size_t bytes) { return (bytes + 255) / 256 * 256; }
+std::size_t rounded_up(std::size_t bytes) {
+  return (bytes + Queue::kAlignment - 1) / Queue::kAlignment * Queue::kAlignment;
+}
 
 // Bytes of the parts that a call takes for chunks of so many rows.
 struct PartSizes {
@@ -87,6 +89,7 @@ class CallMemory {
       : backend_(runtime.backend),
         queue_(runtime.queue),
         is_given_(runtime.queue.workspace_bytes >= workspace_bytes(batch, options, runtime)) {
+    check_workspace(queue_);
     const std::size_t bytes = backend_.workspace_bytes(batch, options, rows);
     if (queue_.workspace_bytes >= bytes) return;
     queue_.workspace = allocate(bytes);

@@ -20,9 +20,9 @@
 
 namespace tpce {
 
-// Who computes and who talks. The partials of two chunks are alive at once, whatever T is. With a workspace of the queue
-// of workspace_bytes(), calls allocate nothing but the 24 bytes a row that Saved keeps; with a smaller one, or none, what
-// they want is allocated in each call, and released, which on a device waits for the queue.
+// Who computes and who talks. The partials of two chunks are alive at once, whatever T is. With a workspace of the
+// queue of workspace_bytes(), calls allocate nothing but the 24 bytes a row that Saved keeps; with a smaller one, or
+// none, what they want is allocated in each call, and released, which on a device waits for the queue.
 struct Runtime {
   Backend& backend;
   Communicator& communicator;
@@ -30,7 +30,8 @@ struct Runtime {
   Queue queue = {};
 };
 
-// Bytes that the calls below take of the queue's workspace, at the backend's place, for this batch or one of fewer rows.
+// Bytes that the calls below take of the queue's workspace, at the backend's place, for this batch or one of fewer
+// rows.
 std::size_t workspace_bytes(const Batch& batch, const Options& options, const Runtime& runtime);
 
 // Results by row, each [T] or null. fp32 values are the fp64 ones rounded once. An ignored row has nll 0 and lse 0.

@@ -18,8 +18,10 @@ struct Place {
 };
 
 // A CUDA stream on a device; null on the host. Calls on one queue run one after another, so that they share one
-// workspace, at the backend's place: of as many bytes as Backend::workspace_bytes() asks for.
+// workspace, at the backend's place: of as many bytes as Backend::workspace_bytes() asks for, aligned to kAlignment.
 struct Queue {
+  static constexpr std::size_t kAlignment = 256;
+
   void* stream = nullptr;
   void* workspace = nullptr;
   std::size_t workspace_bytes = 0;

@@ -18,6 +18,7 @@
 #include "gpu/host_device.h"
 #include "gpu/staged_backend.h"
 #include "gpu/staged_communicator.h"
+#include "tests/support/problem.h"
 #include "tests/support/two_ranks.h"
 #include "tools/fingerprint.h"
 #include "tpce/cross_entropy.h"
@@ -137,6 +138,25 @@ class DeviceOfItsOwn final : public HostDevice {
   std::size_t bytes_in_ = 0;
   std::size_t bytes_out_ = 0;
 };
+
+TEST(GpuBackend, RefusesAWorkspaceThatIsNotAligned) {
+  Small small;
+  auto device = std::make_unique<DeviceOfItsOwn>();
+  const DeviceOfItsOwn& launched = *device;
+  GpuBackend backend(std::move(device));
+  const std::size_t bytes = backend.workspace_bytes(small.batch, {}, 4);
+  const Buffer workspace = backend.allocate(bytes + 256);
+  const Buffer memory = backend.allocate(4 * Partials::bytes_per_row({}));
+  const auto partials = [&](std::size_t behind) {
+    return testing::refusal([&] {
+      backend.partials(small.batch, {}, {0, 4}, Partials::in(memory.get(), 4, {}),
+                       {nullptr, static_cast<char*>(workspace.get()) + behind, bytes});
+    });
+  };
+  EXPECT_EQ(partials(8), "queue: its workspace begins 8 bytes after a multiple of 256, expected at one");
+  EXPECT_EQ(launched.launches_of("row_partials_fp32"), 0);
+  EXPECT_EQ(partials(256), "accepted");
+}
 
 TEST(StagedBackend, CopiesInWhatACallReads) {
   Small small;

@@ -455,7 +455,7 @@ TEST(CrossEntropy, AllocatesAWorkspaceWhereTheQueueHasNoneThatIsLargeEnough) {
   constexpr std::size_t kWanted = 12345;
   Problem<float> problem = random_problem(4, 9, 2);
   SelfCommunicator self;
-  std::vector<std::byte> own(kWanted);
+  alignas(Queue::kAlignment) std::array<std::byte, kWanted> own;
   for (const std::size_t given : {std::size_t{0}, kWanted - 1, kWanted}) {
     CountingBackend backend;
     backend.wanted = kWanted;
@@ -467,6 +467,23 @@ TEST(CrossEntropy, AllocatesAWorkspaceWhereTheQueueHasNoneThatIsLargeEnough) {
     ASSERT_EQ(backend.workspaces.size(), 2u);
     for (const void* workspace : backend.workspaces) EXPECT_EQ(workspace == own.data(), fits);
   }
+}
+
+TEST(CrossEntropy, RefusesAWorkspaceThatIsNotAligned) {
+  Problem<float> problem = random_problem(4, 9, 2);
+  const Batch batch = problem.batch();
+  ScalarBackend backend;
+  SelfCommunicator self;
+  alignas(Queue::kAlignment) std::array<std::byte, 8192> own;
+  const auto with = [&](std::size_t behind) {
+    return Runtime{backend, self, 1024, {nullptr, own.data() + behind, own.size() - behind}};
+  };
+  ASSERT_GT(own.size() - 64, workspace_bytes(batch, {}, with(64)));
+  const std::string expected = "queue: its workspace begins 64 bytes after a multiple of 256, expected at one";
+  EXPECT_EQ(refusal([&] { cross_entropy_forward(batch, {}, {}, with(64)); }), expected);
+  EXPECT_EQ(refusal([&] { cross_entropy_forward_backward(batch, {}, {}, with(64)); }), expected);
+  Forward forward = cross_entropy_forward(batch, {}, {}, with(256));
+  EXPECT_EQ(refusal([&] { cross_entropy_backward(forward.saved, {}, {}, with(64)); }), expected);
 }
 
 // An option that joins later may change a loss, a gradient, or both.
