@@ -47,6 +47,17 @@ std::string whole_number(const std::string& text) {
   return std::to_string(*value);
 }
 
+std::function<std::string(const std::string&)> whole_number_in(std::int64_t least, std::int64_t most) {
+  return [=](const std::string& text) {
+    const std::string number = whole_number(text);
+    const std::int64_t value = *parse_whole_number(text);
+    if (value < least || value > most) {
+      throw CLI::ValidationError(fmt::format("got {}, expected {}..{}", value, least, most));
+    }
+    return number;
+  };
+}
+
 std::vector<std::int64_t> parse_whole_numbers(std::string_view option, const std::string& text,
                                               std::string_view expected) {
   std::vector<std::int64_t> numbers;

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,9 @@ namespace tpce::tools {
 // For option->transform(): refuses what is not a decimal integer of 64 bits. CLI11 alone reads "010" as 8 and a number
 // that is too large as the largest.
 std::string whole_number(const std::string& text);
+
+// The same for one in least..most.
+std::function<std::string(const std::string&)> whole_number_in(std::int64_t least, std::int64_t most);
 
 // A decimal integer of 64 bits; nothing for any other text.
 std::optional<std::int64_t> parse_whole_number(const std::string& text);

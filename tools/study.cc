@@ -199,16 +199,14 @@ std::vector<Command> add_study(CLI::App& program) {
   app->add_flag("--paper", command->paper, "the full setting of the paper that the study follows")->excludes(quick);
   app->add_option("--seed", command->seed, "of all that is random")
       ->type_name("N")
-      ->transform(whole_number)
-      ->check(CLI::Range(std::int64_t{0}, kMaxSeed));
+      ->transform(whole_number_in(0, kMaxSeed));
   app->add_option("--set", command->set, "a parameter of the study; may be given several times")
       ->type_name("NAME=VALUE")
       ->allow_extra_args(false)
       ->default_str("");
   app->add_option("--threads", command->threads, "cells at a time; 0: one a core; with mpirun one a rank")
       ->type_name("N")
-      ->transform(whole_number)
-      ->check(CLI::Range(0, 1024));
+      ->transform(whole_number_in(0, 1024));
   app->add_flag("--fresh", command->fresh, "remove what an earlier run left in the folder");
   return {{app, [command] { return command->run(); }, true}};
 }

@@ -117,8 +117,9 @@ TEST(StudyCommand, RefusesAndLeavesNothing) {
       {{"memory", "--set", "tp=2", "--set", "tp=3"}, "set: 'tp' stands twice"},
       {{"memory", "--paper"}, "paper: study memory follows no paper's setting"},
       {{"memory", "--set", "rows=4294967296", "--set", "vocab=268435456"}, "rows x vocab: got 4294967296 x 268435456"},
-      {{"memory", "--threads", "-1"}, "threads"},
-      {{"memory", "--seed", "-1"}, "--seed"},
+      {{"memory", "--threads", "-1"}, "--threads: got -1, expected 0..1024"},
+      {{"memory", "--seed", "-1"}, "--seed: got -1, expected 0..1000000000000000;"},
+      {{"memory", "--seed", "x"}, "--seed: got 'x', expected a whole number"},
       {{"memory", "--quick", "--paper"}, "--paper"},
       {{"memory", "--json"}, "--list"}};
   for (const auto& [arguments, message] : wrong) {
