@@ -19,8 +19,6 @@ namespace tpce::simd {
 
 namespace {
 
-constexpr int kMaxThreads = 4096;
-
 int checked_threads(int threads) {
   if (threads < 0 || threads > kMaxThreads) {
     throw std::invalid_argument("threads: got " + std::to_string(threads) + ", expected 0.." +

@@ -7,6 +7,9 @@
 
 namespace tpce::simd {
 
+// More than any use of threads here gains from: a typing error.
+inline constexpr int kMaxThreads = 1024;
+
 class Executor {
  public:
   virtual ~Executor() = default;
@@ -16,7 +19,8 @@ class Executor {
   virtual void for_each(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
 };
 
-// oneTBB. threads = 0 means as many as the process may use; throws std::invalid_argument below 0 or above 4096.
+// oneTBB. threads = 0 means as many as the process may use; throws std::invalid_argument below 0 or above
+// kMaxThreads.
 std::unique_ptr<Executor> make_tbb_executor(int threads);
 
 // std::thread, started anew for each call: for ThreadSanitizer, which reports races inside oneTBB that are none.

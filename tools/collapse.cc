@@ -61,7 +61,7 @@ std::vector<Command> add_collapse(CLI::App& program) {
       ->transform(whole_number);
   app->add_option("--tp", command->problem.tp, "ranks, for the methods that know ranks")
       ->type_name("N")
-      ->transform(whole_number);
+      ->transform(number_of_shards);
   app->add_option("--out", command->out, "directory for collapse.csv and collapse.svg; made where it is missing")
       ->type_name("DIR");
   return {{app, [command] { return command->run(); }}};

@@ -119,10 +119,8 @@ struct MakeCommand {
 
 std::int64_t parse_recorded_tp(const std::string& text) {
   const auto tp = parse_whole_number(text);
-  if (!tp || *tp < 1 || *tp > ShardPlan::kMaxShards) {
-    throw std::invalid_argument(
-        fmt::format("tp: got {}, expected a whole number in 1..{}", io::quote(text), ShardPlan::kMaxShards));
-  }
+  if (!tp) throw std::invalid_argument(fmt::format("tp: got {}, expected a whole number", io::quote(text)));
+  ShardPlan::check_tp(*tp);
   return *tp;
 }
 

@@ -23,6 +23,7 @@
 #include "tools/output_directory.h"
 #include "tools/problem_options.h"
 #include "tools/progress.h"
+#include "tpce/shard_plan.h"
 
 namespace tpce::tools {
 
@@ -99,13 +100,15 @@ sim::ParityRequest request_of(const ParityCommand& command, int threads) {
       if (name != a && !first_available({name}).empty()) others.push_back(name);
     }
   }
-  sim::ParityRequest request{
-      .a = make_implementation("a", a, threads),
-      .b = {},
-      .witness = nullptr,
-      .tp = parse_whole_numbers("tp", command.tp, "whole numbers separated by commas, such as 1,2,8"),
-      .gradient_dtype = gradient_type(command.gradient_dtype),
-      .require_equal = command.require_equal};
+  const std::vector<std::int64_t> tps =
+      parse_whole_numbers("tp", command.tp, "whole numbers separated by commas, such as 1,2,8");
+  for (const std::int64_t tp : tps) ShardPlan::check_tp(tp);
+  sim::ParityRequest request{.a = make_implementation("a", a, threads),
+                             .b = {},
+                             .witness = nullptr,
+                             .tp = tps,
+                             .gradient_dtype = gradient_type(command.gradient_dtype),
+                             .require_equal = command.require_equal};
   for (const std::string& name : others) request.b.push_back(make_implementation("b", name, threads));
   // That of a side where it can be, which then is not computed twice.
   const std::string witness = first_available({"simd", "scalar"});

@@ -10,14 +10,13 @@
 
 #include "io/atomic_file.h"
 #include "io/error.h"
+#include "simd/executor.h"
 #include "tools/ranks.h"
+#include "tpce/shard_plan.h"
 
 namespace tpce::tools {
 
 namespace {
-
-// What each user of threads allows.
-constexpr std::int64_t kMaxThreads = 1024;
 
 constexpr const char* kWholeNumber = "a whole number of at most 64 bits";
 
@@ -57,6 +56,10 @@ std::function<std::string(const std::string&)> whole_number_in(std::int64_t leas
     return number;
   };
 }
+
+std::string number_of_threads(const std::string& text) { return whole_number_in(0, simd::kMaxThreads)(text); }
+
+std::string number_of_shards(const std::string& text) { return whole_number_in(1, ShardPlan::kMaxShards)(text); }
 
 std::vector<std::int64_t> parse_whole_numbers(std::string_view option, const std::string& text,
                                               std::string_view expected) {
@@ -144,14 +147,14 @@ void ProblemOptions::add_non_finite_to(CLI::App& command) {
 void ProblemOptions::add_threads_to(CLI::App& command) {
   command.add_option("--threads", threads_, "threads of each process, or 0: as many as it may use")
       ->type_name("N")
-      ->transform(whole_number);
+      ->transform(number_of_threads);
 }
 
 void ProblemOptions::add_runtime_to(CLI::App& command, bool with_method) {
   auto* tp =
       command.add_option("--tp", tp_, "cut the vocabulary into N even shards; unless given 1, under mpirun one a rank")
           ->type_name("N")
-          ->transform(whole_number);
+          ->transform(number_of_shards);
   command.add_option("--shards", shards_, "cut it into shards of these widths, which add up to the columns")
       ->type_name("W,W,...")
       ->excludes(tp);
@@ -202,16 +205,13 @@ void ProblemOptions::set_default(const std::string& name, const std::string& val
 }
 
 Request ProblemOptions::request(const std::string& default_method) const {
-  if (threads_ < 0 || threads_ > kMaxThreads) {
-    throw std::invalid_argument(fmt::format("threads: got {}, expected 0..{}", threads_, kMaxThreads));
-  }
   const std::optional<std::string> chosen = method || default_method.empty() ? method : std::optional(default_method);
   Request request{.choice = choose_method(chosen, backend),
                   .tp = 1,
                   .shards = shards_ ? parse_widths(*shards_) : std::vector<std::int64_t>(),
                   .vocab = vocab_,
                   .cast_to_fp32 = cast_.has_value(),
-                  .threads = static_cast<int>(threads_),
+                  .threads = threads_,
                   .options = {}};
   if (request.choice.method.name == "canonical") {
     request.tp = ranks().size();

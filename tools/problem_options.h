@@ -21,6 +21,10 @@ std::string whole_number(const std::string& text);
 // The same for one in least..most.
 std::function<std::string(const std::string&)> whole_number_in(std::int64_t least, std::int64_t most);
 
+// What --threads and --tp take in every command.
+std::string number_of_threads(const std::string& text);
+std::string number_of_shards(const std::string& text);
+
 // A decimal integer of 64 bits; nothing for any other text.
 std::optional<std::int64_t> parse_whole_number(const std::string& text);
 
@@ -76,7 +80,7 @@ class ProblemOptions {
   std::string non_finite_ = "nan";
   std::optional<std::int64_t> tp_;
   std::optional<std::string> shards_;
-  std::int64_t threads_ = 0;
+  int threads_ = 0;
 };
 
 }  // namespace tpce::tools

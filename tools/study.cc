@@ -47,7 +47,7 @@ struct StudyCommand {
   bool paper = false;
   bool fresh = false;
   std::int64_t seed = 1;
-  std::int64_t threads = 0;
+  int threads = 0;
   std::vector<std::string> set;
 
   int run() const;
@@ -168,8 +168,7 @@ int StudyCommand::run() const {
       compute_over_ranks(run, opened, progress);
 #endif
     } else {
-      const int workers =
-          threads > 0 ? static_cast<int>(threads) : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+      const int workers = threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
       try {
         sim::compute_cells(run, cells, workers, [&] { progress.advance(1); });
       } catch (...) {
@@ -206,7 +205,7 @@ std::vector<Command> add_study(CLI::App& program) {
       ->default_str("");
   app->add_option("--threads", command->threads, "cells at a time; 0: one a core; with mpirun one a rank")
       ->type_name("N")
-      ->transform(whole_number_in(0, 1024));
+      ->transform(number_of_threads);
   app->add_flag("--fresh", command->fresh, "remove what an earlier run left in the folder");
   return {{app, [command] { return command->run(); }, true}};
 }

@@ -296,10 +296,10 @@ std::vector<Command> add_train(CLI::App& program) {
       ->type_name(precision_names());
   app->add_option("--tp", command->tp, "shards that the loss sees the logits in, instead of the configuration's")
       ->type_name("N")
-      ->transform(whole_number);
+      ->transform(number_of_shards);
   app->add_option("--threads", command->threads, "0: as many as the process may use")
       ->type_name("N")
-      ->transform(whole_number);
+      ->transform(number_of_threads);
   return {{app, [command] { return command->run(); }}};
 }
 

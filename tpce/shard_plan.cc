@@ -6,13 +6,16 @@
 
 namespace tpce {
 
+void ShardPlan::check_tp(std::int64_t tp) {
+  if (tp >= 1 && tp <= kMaxShards) return;
+  throw std::invalid_argument("tp: got " + std::to_string(tp) + ", expected 1.." + std::to_string(kMaxShards));
+}
+
 ShardPlan ShardPlan::even(std::int64_t columns, std::int64_t tp) {
   if (columns < 1) {
     throw std::invalid_argument("columns: got " + std::to_string(columns) + ", expected at least 1");
   }
-  if (tp < 1 || tp > kMaxShards) {
-    throw std::invalid_argument("tp: got " + std::to_string(tp) + ", expected 1.." + std::to_string(kMaxShards));
-  }
+  check_tp(tp);
   const std::int64_t chunk = columns / tp + (columns % tp != 0 ? 1 : 0);
   std::vector<std::int64_t> boundaries{0};
   for (std::int64_t shard = 0; shard < tp; ++shard) {

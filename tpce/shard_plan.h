@@ -14,8 +14,11 @@ class ShardPlan {
   // More shards than any machine has ranks: a typing error, and memory for boundaries that nobody wants.
   static constexpr std::int64_t kMaxShards = 1 << 20;
 
+  // Throws std::invalid_argument unless 1 <= tp <= kMaxShards.
+  static void check_tp(std::int64_t tp);
+
   // Even plan, as torch.chunk and torchtitan cut: chunk = ceil(columns / tp); the last shards may be short or empty.
-  // Throws std::invalid_argument unless columns >= 1 and 1 <= tp <= kMaxShards.
+  // Throws std::invalid_argument unless columns >= 1, and as check_tp().
   static ShardPlan even(std::int64_t columns, std::int64_t tp);
 
   // Explicit widths; zeros are allowed. Throws std::invalid_argument where a width is negative, or where there is none,

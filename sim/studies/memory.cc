@@ -32,7 +32,7 @@ Problem problem_of(const Study& study, const StudyOptions& options) {
   Problem problem;
   problem.rows = parameter_number(study, options, "rows", {1, std::int64_t{1} << 32});
   problem.vocab = parameter_number(study, options, "vocab", {2, std::int64_t{1} << 28});
-  problem.tp = parameter_number(study, options, "tp", {1, 4096});
+  problem.tp = parameter_number(study, options, "tp", {1, ShardPlan::kMaxShards});
   problem.logits = dtype_from_name(parameter_text(study, options, "dtype"));
   if (problem.logits == DType::kFloat64) throw std::invalid_argument("dtype: got fp64, expected fp32, bf16 or fp16");
   check_size(problem);

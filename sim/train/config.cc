@@ -12,6 +12,7 @@
 #include "io/mapped_file.h"
 #include "io/sha256.h"
 #include "sim/train/modular_addition.h"
+#include "tpce/shard_plan.h"
 
 namespace tpce::sim {
 
@@ -227,7 +228,7 @@ TrainConfig read_config(const std::string& path) {
   Table loss = root.table("loss");
   loss.text("method", config.loss.method);
   loss.text("precision", config.loss.precision);
-  loss.whole("tp", {1, 1024}, config.loss.tp);
+  loss.whole("tp", {1, ShardPlan::kMaxShards}, config.loss.tp);
   loss.finish();
   root.finish();
   try {

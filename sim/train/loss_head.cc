@@ -12,9 +12,6 @@ namespace tpce::sim {
 namespace {
 
 constexpr std::string_view kCanonical = "canonical";
-// More shards than a study wants.
-constexpr std::int64_t kMaxTp = 1024;
-
 // Another owner's executor.
 class Borrowed final : public Executor {
  public:
@@ -126,9 +123,7 @@ class MethodHead final : public LossHead {
 }  // namespace
 
 std::unique_ptr<LossHead> make_loss_head(const LossOptions& options) {
-  if (options.tp < 1 || options.tp > kMaxTp) {
-    throw std::invalid_argument("tp: got " + std::to_string(options.tp) + ", expected 1.." + std::to_string(kMaxTp));
-  }
+  ShardPlan::check_tp(options.tp);
   const Precision precision = precision_from_name(options.precision);
   const Method& method = method_from_name(options.method);
   check_precision(method, precision);

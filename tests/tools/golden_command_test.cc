@@ -251,7 +251,7 @@ TEST_F(GoldenCommand, ABadRecordIsNamedByFileAndLine) {
   const std::vector<std::pair<std::string, std::string>> wrong{
       {"# tpce: method softmax", "method: got 'softmax'"},
       {"# tpce: method log_softmax tp=two", "tp: got 'two'"},
-      {"# tpce: method log_softmax tp=0", "tp: got '0'"},
+      {"# tpce: method log_softmax tp=0", "tp: got 0, expected 1..1048576"},
       {"# tpce: method log_softmax shards=1,x", "shards: got '1,x'"},
       {"# tpce: method log_softmax shards=-1,5", "shards: got '-1,5'"},
       {"# tpce: method log_softmax reduction=none", "reduction: got none"},

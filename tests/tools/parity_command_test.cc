@@ -229,7 +229,7 @@ TEST(ParityCommand, RefusesAndLeavesNothing) {
       {{file, "--b", "scalar,,simd"}, "b: got ''"},
       {{file, "--b", "scalar,x\ny"}, "b: got"},
       {{file, "--b", "scalar,scalar"}, "b: 'scalar' stands twice"},
-      {{file, "--tp", "0"}, "z.safetensors: tp: got 0"},
+      {{file, "--tp", "0"}, "error: tp: got 0, expected 1..1048576"},
       {{file, "--tp", "1,2,"}, "tp: got '1,2,'"},
       {{file, "--tp", "two"}, "tp: got 'two', expected whole numbers"},
       {{file, "--tp", "9999999999999999999999"}, "tp"},

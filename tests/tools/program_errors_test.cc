@@ -161,6 +161,34 @@ TEST(ProgramErrors, DirectoryThatCannotBeWritten) {
                   "locked/g.npy"));
 }
 
+TEST(ProgramErrors, ThreadsAndTpHaveTheSameLimitsEverywhere) {
+  const TemporaryDirectory directory;
+  write_text(directory / "z.safetensors", capture({1, 2, 3, 4, 5, 6}, {0, 1}));
+  const std::string file = directory / "z.safetensors", config = TPCE_TEST_DATA "/train/addition.toml";
+  const std::string golden = directory / "g.txt";
+  ASSERT_EQ(run(directory, {"golden", "make", file, "--out", golden}).exit_code, 0);
+  const std::vector<Words> commands{{"loss", file},
+                                    {"golden", "make", file, "--out", directory / "other.txt"},
+                                    {"golden", "check", golden, file},
+                                    {"parity", file},
+                                    {"train", config},
+                                    {"collapse"},
+                                    {"study", "memory", "--out", directory / "study"}};
+  for (const Words& command : commands) {
+    for (const auto& [option, value, range] :
+         {std::tuple("--threads", "-1", "0..1024"), std::tuple("--threads", "1025", "0..1024"),
+          std::tuple("--tp", "0", "1..1048576"), std::tuple("--tp", "1048577", "1..1048576")}) {
+      if (command[0] == "collapse" && option == std::string("--threads")) continue;
+      if (command[0] == "study" && option == std::string("--tp")) continue;
+      SCOPED_TRACE(command[0] + " " + option);
+      Words words = command;
+      words.insert(words.end(), {option, value});
+      EXPECT_TRUE(
+          has(refusal(directory, words), std::string(option).substr(2) + ": got " + value + ", expected " + range));
+    }
+  }
+}
+
 TEST(ProgramErrors, OptionsThatDoNotFit) {
   const TemporaryDirectory directory;
   write_text(directory / "z.safetensors", capture({1, 2, 3, 4, 5, 6}, {0, 1}));
