@@ -26,6 +26,10 @@ struct Product {
 void multiply(const Product<float>& product, Executor& executor);
 void multiply(const Product<float>& product, Executor& executor, const MatmulKernels& kernels);
 
+// Whether they compute c^T = b^T a^T, the same multiply-adds in the same order: where a thread saves more of them that
+// would be for nothing, in tiles that reach beyond c, than it costs to transpose c.
+bool is_multiplied_transposed(const Product<float>& product, std::int64_t threads, const MatmulKernels& kernels);
+
 // The same in fp64, slowly: for the tests of gradients.
 void multiply(const Product<double>& product, Executor& executor);
 

@@ -53,12 +53,15 @@ std::string name(const Problem& problem, Start start) {
          (start == Start::kZero ? "" : " +=");
 }
 
-// The last shape is computed transposed, which wastes less of its tiles.
+// On every target two threads compute it transposed: else one would have all of its tiles, and most of each for
+// nothing.
+constexpr Shape kTurned{3, 96, 2300};
+
 // The definition's bits on every target, and those of one thread on any number of them; beyond c nothing changes.
 TEST(Matmul, GivesTheBitsOfItsDefinition) {
-  constexpr Shape kShapes[] = {{1, 1, 1},    {1, 33, 7},     {5, 1, 300},   {12, 32, 64}, {13, 31, 257},
-                               {97, 65, 11}, {200, 113, 40}, {301, 5, 513}, {7, 1100, 3}, {600, 17, 2},
-                               {24, 16, 1},  {3, 2, 0},      {40, 17, 1100}};
+  constexpr Shape kShapes[] = {{1, 1, 1},    {1, 33, 7},     {5, 1, 300},    {12, 32, 64}, {13, 31, 257},
+                               {97, 65, 11}, {200, 113, 40}, {301, 5, 513},  {7, 1100, 3}, {600, 17, 2},
+                               {24, 16, 1},  {3, 2, 0},      {40, 17, 1100}, kTurned};
   for (const Shape& shape : kShapes) {
     for (const bool transpose_a : {false, true}) {
       for (const bool transpose_b : {false, true}) {
@@ -77,6 +80,30 @@ TEST(Matmul, GivesTheBitsOfItsDefinition) {
           }
         }
       }
+    }
+  }
+}
+
+TEST(Matmul, IsTransposedWhereThatSavesMoreThanItCosts) {
+  const auto is_transposed = [](const Shape& shape, std::int64_t threads, const MatmulKernels& kernels, Start start) {
+    const auto& [rows, columns, depth] = shape;
+    const Factor<float> a{nullptr, rows, depth, depth, 1}, b{nullptr, depth, columns, columns, 1};
+    return is_multiplied_transposed({a, b, View<float>(nullptr, rows, columns), start}, threads, kernels);
+  };
+  constexpr Shape kShort{kTurned.rows, kTurned.columns, 8};
+  constexpr Shape kHead{256, 4096, 2048}, kLogits{200, 113, 8938};  // gradients of weights in docs/train.md
+  for (const MatmulKernels& kernels : matmul_targets()) {
+    for (const Start start : {Start::kZero, Start::kAccumulate}) {
+      EXPECT_TRUE(is_transposed(kTurned, 2, kernels, start)) << kernels.name;
+      EXPECT_FALSE(is_transposed(kTurned, 3, kernels, start)) << kernels.name;
+      EXPECT_FALSE(is_transposed(kShort, 2, kernels, start)) << kernels.name;
+    }
+    for (const std::int64_t threads : {1, 2, 3, 4, 8, 64}) {
+      EXPECT_FALSE(is_transposed(kHead, threads, kernels, Start::kZero)) << kernels.name << ", " << threads;
+    }
+    if (kernels.columns < 32) continue;
+    for (const std::int64_t threads : {1, 2}) {
+      EXPECT_TRUE(is_transposed(kLogits, threads, kernels, Start::kZero)) << kernels.name << ", " << threads;
     }
   }
 }
