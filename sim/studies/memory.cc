@@ -186,7 +186,7 @@ Section measured_section(const Json& measured) {
           "The most bytes that the canonical loss and its gradient hold at one time beyond the {} x {} bf16 logits "
           "({} bytes), by every buffer that is asked of the backend, and the same by the ledger without the logits. "
           "Beyond the ledger are the partials and losses of at most 1024 rows at a time. Not counted are "
-          "small vectors of the driver and the kernels, less than 4 KiB.",
+          "small vectors of the driver and the kernels, less than 4 KiB for any number of rows.",
           problem.rows, problem.vocab, bytes("logits")),
       .tables = {std::move(table)}};
 }
@@ -255,8 +255,8 @@ Page MemoryStudy::page(const StudyOptions& options, std::span<const Json> result
   Page page{.title = "Memory: what each loss holds, and for how long",
             .conclusion = fmt::format(
                 "The ledgers give {} of {} published peaks to the two decimals that were printed. For the eager "
-                "softplus recompute form, which nobody published, they predict {} GiB, in the phase \"{}\". Counted at "
-                "every allocation, the canonical loss needs {:.4f} of the logits for forward, {:.4f} for "
+                "softplus recompute form, which nobody published, they predict {} GiB, in the phase \"{}\". By every "
+                "buffer asked of the backend, the canonical loss needs {:.4f} of the logits for forward, {:.4f} for "
                 "forward+backward, of which 1 is the gradient, and {:.4f} in place.",
                 agreeing(results), kPublished.size(), peak_of(recompute), recompute.at("peak_phase").get<std::string>(),
                 share("forward"), share("backward"), share("in_place")),
