@@ -344,15 +344,18 @@ TEST(FinetunePage, RunsThatDivergeAreNamed) {
             "No verdict: a run that the question is about diverged. Diverged: log_softmax.");
 }
 
-// A run that is killed before its result is written goes on from the last checkpoint.
+// A run that is killed before its result is written goes on from the last checkpoint: one that is damaged is noticed.
 TEST(TrainingStudies, ACellKeepsItsCheckpoint) {
   std::string folder = (fs::temp_directory_path() / "cells.XXXXXX").string();
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   const std::vector<Cell> cells = study_from_name("grokking").cells({.scale = Scale::kQuick});
   const Cell& cell = cells.front();
   const Json first = cell.compute(folder);
-  EXPECT_TRUE(fs::exists(fs::path(folder) / (cell.key + ".checkpoint")));
+  const fs::path checkpoint = fs::path(folder) / (cell.key + ".checkpoint");
+  ASSERT_TRUE(fs::exists(checkpoint));
   EXPECT_EQ(cell.compute(folder), first);
+  fs::resize_file(checkpoint, fs::file_size(checkpoint) - 1);
+  EXPECT_THROW(cell.compute(folder), std::invalid_argument);
   fs::remove_all(folder);
 }
 
