@@ -5,7 +5,7 @@
 #define FAKE_CUDA_MEASURES
 #define cuDeviceGetAttribute attribute_of_the_stand_in
 #define cuModuleLoadData load_into_the_stand_in
-#include "tests/gpu/fake_cuda.cc"
+#include "tests/gpu/fake_cuda.cc"  // NOLINT(bugprone-suspicious-include): all but two of its functions
 #undef cuDeviceGetAttribute
 #undef cuModuleLoadData
 
