@@ -17,6 +17,7 @@
 #include "gpu/host_device.h"
 #include "gpu/staged_backend.h"
 #include "simd/simd_backend.h"
+#include "tests/support/sanitizer.h"
 #include "tpce/cross_entropy.h"
 #include "tpce/scalar_backend.h"
 
@@ -245,7 +246,7 @@ class BackendConformance : public testing::TestWithParam<Candidate> {
   void compare_random(std::uint64_t seed, int problems, std::int64_t max_columns) {
     const std::unique_ptr<Backend> backend = GetParam().make();
     std::mt19937_64 random(seed);
-    for (int i = 0; i < problems && !HasFailure(); ++i) {
+    for (int i = 0; i < testing::fewer_under_sanitizer(problems) && !HasFailure(); ++i) {
       const Problem<T> problem = random_problem<T>(random, 5, max_columns);
       compare<T, T>(problem, *backend, Reduction::kNone, true);
       compare<T, T>(problem, *backend, Reduction::kMean, false);
@@ -261,7 +262,7 @@ class BackendConformance : public testing::TestWithParam<Candidate> {
 TEST_P(BackendConformance, ManyRows) {
   const std::unique_ptr<Backend> backend = GetParam().make();
   std::mt19937_64 random(7);
-  for (int i = 0; i < 12 && !HasFailure(); ++i) {
+  for (int i = 0; i < testing::fewer_under_sanitizer(12) && !HasFailure(); ++i) {
     Problem<BFloat16> problem = random_problem<BFloat16>(random, 60, 3000);
     problem.rows_per_chunk = 1024;
     compare<BFloat16, BFloat16>(problem, *backend, Reduction::kNone, true);

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "tests/support/sanitizer.h"
 #include "tests/tools/input_files.h"
 #include "tests/tools/run_program.h"
 #include "tpce/cross_entropy.h"
@@ -151,16 +152,10 @@ TEST(LossCommand, RangesOfRowsGiveTheBitsOfOneBatch) {
   EXPECT_TRUE(elements_of<float>(read_text(directory / "g.safetensors")) == want.gradient);
 }
 
-#if defined(__has_feature)
-constexpr bool kAddressSanitizer = __has_feature(address_sanitizer);
-#else
-constexpr bool kAddressSanitizer = false;
-#endif
-
 // A mapping counts against the limit of the address space, so one of the whole file, which has holes for zeros, would
 // fail.
 TEST(LossCommand, AFileLargerThanTheAddressSpaceComesInRanges) {
-  if (kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer itself needs more addresses than any limit";
+  if (tpce::testing::kAddressSanitizer) GTEST_SKIP() << "AddressSanitizer itself needs more addresses than any limit";
   const TemporaryDirectory directory;
   constexpr std::int64_t kRows = 3000, kColumns = 32768;
   constexpr std::int64_t kFileKiB = kRows * kColumns * 4 / 1024;
