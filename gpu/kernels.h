@@ -17,8 +17,8 @@
 #include "gpu/two_step_merge.h"
 
 // X(name, (body), arguments): (body)(block, arguments) runs a block. The type of the arguments, one for each kernel,
-// says how many threads a block has, for how many blocks a multiprocessor's registers must be enough, which limits those
-// of a thread (shared memory may hold fewer blocks), and the dynamic shared memory of a block in bytes.
+// says how many threads a block has, for how many blocks a multiprocessor's registers must be enough, which limits
+// those of a thread (shared memory may hold fewer blocks), and the dynamic shared memory of a block in bytes.
 #define TPCE_GPU_KERNELS(X)                                                                  \
   X(row_partials_fp32, (row_partials<float>), RowPartialsArguments<float>)                   \
   X(row_partials_bf16, (row_partials<BFloat16>), RowPartialsArguments<BFloat16>)             \

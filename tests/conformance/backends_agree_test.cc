@@ -231,7 +231,7 @@ void compare(const Problem<T>& problem, Backend& backend, Reduction reduction, b
   }
 }
 
-class BackendConformance : public testing::TestWithParam<Candidate> {
+class BackendConformance : public ::testing::TestWithParam<Candidate> {
  protected:
   void SetUp() override {
     if (GetParam().name != "gpu") return;
@@ -366,7 +366,7 @@ TEST_P(BackendConformance, EveryTpHasTheBitsOfOneShard) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, BackendConformance, testing::ValuesIn(candidates()),
+INSTANTIATE_TEST_SUITE_P(Backends, BackendConformance, ::testing::ValuesIn(candidates()),
                          [](const auto& candidate) { return candidate.param.name; });
 
 }  // namespace
