@@ -1,6 +1,7 @@
 """What scripts/device-check found on a GPU, as tables of docs/gpu.md: what was asked for and reached, and every part."""
 
 import json
+import statistics
 from pathlib import Path
 
 from tables import spread, table
@@ -47,7 +48,7 @@ def on_gpu(found: dict) -> list[str]:
 
 def machine(benchmark: dict) -> str:
     device, copy = benchmark["device"], benchmark["copy_bytes_per_second"]
-    clocks = [part["clock_hz"] for shape in benchmark["shapes"] for part in shape["parts"].values() if part["clock_hz"]]
+    clocks = [clock for shape in benchmark["shapes"] for clock in clocks_of(shape)]
     known = f"{device['clock_hz'] / 1e9:.4g} GHz by its properties" if device["clock_hz"] else "a clock that it does not tell"
     read = f"{min(clocks) / 1e9:.4g} to {max(clocks) / 1e9:.4g} GHz read while parts ran" if clocks else "not read while parts ran"
     return (
@@ -136,6 +137,12 @@ def row(what: str, where: str, asked: str, found: tuple[float | None, bool]) -> 
     return [what, where, asked, f"{value:.3g}", "yes" if reached else "no"]
 
 
+def clocks_of(shape: dict) -> list[float]:
+    """Those that were read while the shape's parts ran. A driver's call returns when its work is done, and its clock is one of
+    a device that waits."""
+    return [part["clock_hz"] for what, part in shape["parts"].items() if part["clock_hz"] and not what.startswith("driver: ")]
+
+
 def bits(checks: dict[str, str]) -> list[str]:
     """Those checks that hold results against the CPU's, bit for bit: none may be missing."""
     parity = [name for name in checks if name.startswith("parity of ") and "gpu/" not in name]
@@ -151,7 +158,8 @@ def least_milliseconds(found: dict, shape: dict, part: dict) -> float | None:
     """What the part's kernels must take, one after another: each the longer of its bytes at the copy's rate and its instructions
     at the rate at which they are issued. None where that is not known."""
     benchmark = found["benchmark"]
-    device, clock = benchmark["device"], part["clock_hz"] or benchmark["device"]["clock_hz"]
+    device, clocks = benchmark["device"], clocks_of(shape)
+    clock = statistics.median(clocks) if clocks else device["clock_hz"]
     passes = {f"{kernel}_{shape['dtype']}": count for kernel, count in PASSES.items()}
     logits = shape["rows"] * shape["columns"]
     total = 0.0

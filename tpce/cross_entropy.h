@@ -100,8 +100,9 @@ Loss reduced_loss(const LossSum& sum, std::int64_t rows, const Options& options)
 //              A matrix may be the shard's logits themselves (same data, stride and type), which then hold gradients
 //              and can serve no second backward. Empty where only the squares are wanted.
 //   squares    if not null, the sum of squares of the fp32 gradients is added, over all ranks; see gradient_norm().
-// Throws std::invalid_argument: shapes that do not fit, any other overlap of memory, per_row with a reduction, or
-// logits that an earlier call overwrote.
+// On a device it returns before the gradients are there, unless the squares are asked for, and labels in page-locked
+// host memory must stay as they are until the queue was waited for. Throws std::invalid_argument: shapes that do not
+// fit, any other overlap of memory, per_row with a reduction, or logits that an earlier call overwrote.
 void cross_entropy_backward(Saved& saved, const Upstream& upstream, std::span<const Matrix> gradients,
                             const Runtime& runtime, BinnedSum* squares = nullptr);
 

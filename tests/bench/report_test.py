@@ -219,6 +219,22 @@ class ReportTest(unittest.TestCase):
         self.assertEqual(self.targets(unread)["forward+backward: time, of what its kernels must take"][1], "1.07")
         self.assertIn("2 GHz by its properties, not read while parts ran.", self.gpu_page.read_text())
 
+    def test_the_clock_of_a_device_that_waits_is_not_used(self):
+        def idle(found):
+            for what, part in found["benchmark"]["shapes"][0]["parts"].items():
+                if what.startswith("driver: "):
+                    part["clock_hz"] = 5e8
+
+        times = "time, of what its kernels must take"
+        self.assertEqual(self.targets(idle)[f"driver: forward+backward: {times}"], ["at most 1.15", "1.17", "no"])
+        self.assertNotIn("0.5 to", self.gpu_page.read_text())
+
+    def test_a_check_that_ran_out_of_time_found_no_bit(self):
+        def ended(found):
+            found["checks"]["conformance"] = "ended before it was done"
+
+        self.assertEqual(self.targets(ended)["bits that differ from the CPU's"], ["0", "not measured: conformance", ""])
+
     def test_what_a_gpu_was_not_asked_has_no_verdict(self):
         def less(found):
             found["peers"] = None

@@ -191,6 +191,16 @@ TEST_P(GpuDevice, SmallGradientsOfSeveralTiles) {
   expect_outcome<float>(backend, rows, 5 * 8192 + 7);
 }
 
+// Without room for clusters, rows would be taken by two kernels, with the same bits and unseen by the tests below.
+TEST_P(GpuDevice, SmallClustersHaveRoom) {
+  using Arguments = FusedArguments<float>;
+  for (int cluster = 2; cluster <= device_->properties().blocks_per_cluster; cluster *= 2) {
+    constexpr std::int64_t kWholeTiles = 7 * Arguments::Cut::kTile;
+    EXPECT_TRUE(device_->has_room(KernelOf<Arguments>::value, {cluster, Arguments::shared_bytes(kWholeTiles), cluster}))
+        << cluster;
+  }
+}
+
 // Few rows in clusters, of which some blocks have a part of a tile, short enough for compute-sanitizer.
 TEST_P(GpuDevice, SmallGradientsInClusters) {
   StagedBackend backend(std::make_unique<GpuBackend>(std::move(device_)));
