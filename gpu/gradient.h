@@ -47,8 +47,8 @@ TPCE_DEVICE_INLINE GradientSegment segment_of(const GradientRows<T>& rows, std::
   segment.first = block % rows.segments * rows.segment_columns;
   segment.columns = at_most(rows.columns - segment.first, rows.segment_columns);
   segment.classes = at_most(rows.classes - segment.first, segment.columns);
-  const std::int64_t target = rows.labels.at(segment.row) - rows.first_class - segment.first;
-  segment.target = target >= 0 && target < segment.classes ? target : -1;
+  segment.target =
+      rows.labels.target_in(rows.labels.at(segment.row), rows.first_class + segment.first, segment.classes);
   return segment;
 }
 

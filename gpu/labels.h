@@ -18,6 +18,12 @@ struct LabelView {
   TPCE_DEVICE std::int64_t at(std::int64_t row) const {
     return wide ? static_cast<const std::int64_t*>(data)[row] : static_cast<const std::int32_t*>(data)[row];
   }
+  // Which of `classes` classes from first_class >= 0 on a label is, or -1: none of them, no class at all, ignored.
+  TPCE_DEVICE std::int64_t target_in(std::int64_t label, std::int64_t first_class, std::int64_t classes) const {
+    if (label == ignore_index || label < first_class) return -1;
+    const std::int64_t target = label - first_class;
+    return target < classes ? target : -1;
+  }
   TPCE_DEVICE bool is_bad(std::int64_t label) const { return (label < 0 || label >= vocab) && label != ignore_index; }
 };
 

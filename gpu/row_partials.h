@@ -116,10 +116,9 @@ TPCE_DEVICE void row_partials(Block& block, const RowPartialsArguments<T>& argum
   } else {
     const std::int64_t left = arguments.classes - first;
     const std::int64_t count = left < arguments.segment_columns ? left : arguments.segment_columns;
-    const std::int64_t target = label - arguments.first_class - first;
     if (count > 0) {
       const Segment<T> segment{arguments.logits + row * arguments.row_stride + first, count,
-                               target >= 0 && target < count ? target : -1};
+                               arguments.labels.target_in(label, arguments.first_class + first, count)};
       const auto slots = block.template shared<T>(TwoTiles::kSlots<RowCut<T>>);
       partial = with_target(partial_of_segment<TwoTiles>(block, slots, segment, RowCut<T>(segment)), segment);
     }

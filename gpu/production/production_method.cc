@@ -105,9 +105,11 @@ void ProductionMethod::check(const ProductionRun& run) const {
   const auto fail = [](const std::string& message) { throw std::invalid_argument(message); };
   if (run.batch.shards.empty()) fail("shards: got none, expected at least one");
   for (const Shard& shard : run.batch.shards) {
-    if (shard.logits.dtype != DType::kFloat64) continue;
-    fail("logits of shard " + std::to_string(shard.index) + ": got fp64, expected fp32, bf16 or fp16");
+    const std::string logits = "logits of shard " + std::to_string(shard.index);
+    if (shard.logits.dtype == DType::kFloat64) fail(logits + ": got fp64, expected fp32, bf16 or fp16");
+    if (shard.logits.place.type != device_.type()) fail(logits + ": expected in the memory of the device");
   }
+  if (run.saved == nullptr && run.batch.rows() > 0) fail("saved: got null, expected memory of saved_bytes()");
   if (run.batch.labels.place().type != device_.type()) fail("labels: expected in the memory of the device");
   const std::size_t wanted = workspace_bytes(run.batch);
   if (run.queue.workspace_bytes < wanted) {
@@ -176,16 +178,23 @@ void ProductionMethod::backward(const ProductionRun& run, const Upstream& upstre
     throw std::invalid_argument("gradients: got " + std::to_string(gradients.size()) +
                                 " of them, expected one a shard, " + std::to_string(run.batch.shards.size()));
   }
+  for (std::size_t s = 0; s < gradients.size(); ++s) {
+    const Shard& shard = run.batch.shards[s];
+    const DType found = gradients[s].dtype;
+    const std::string gradient = "gradient of shard " + std::to_string(shard.index);
+    if (found != DType::kFloat32 && found != shard.logits.dtype) {
+      throw std::invalid_argument(gradient + ": got " + std::string(name_of(found)) +
+                                  ", expected fp32 or the logits' type, " + std::string(name_of(shard.logits.dtype)));
+    }
+    if (gradients[s].place.type != device_.type()) {
+      throw std::invalid_argument(gradient + ": expected in the memory of the device");
+    }
+  }
   const Planes planes = planes_of(run);
   const UpstreamView scale{static_cast<float>(upstream.scalar), upstream.per_row};
   for (std::size_t s = 0; s < run.batch.shards.size(); ++s) {
     const Shard& shard = run.batch.shards[s];
     const Matrix& into = gradients[s];
-    if (into.dtype != DType::kFloat32 && into.dtype != shard.logits.dtype) {
-      throw std::invalid_argument("gradient of shard " + std::to_string(shard.index) + ": got " +
-                                  std::string(name_of(into.dtype)) + ", expected fp32 or the logits' type, " +
-                                  std::string(name_of(shard.logits.dtype)));
-    }
     visit_narrow_dtype(shard.logits.dtype, [&](auto logit) {
       using T = decltype(logit);
       const auto write = [&](auto out) {

@@ -40,8 +40,7 @@ struct ProductionRows {
   TPCE_DEVICE_INLINE bool is_ignored(std::int64_t i) const { return labels.at(i) == labels.ignore_index; }
   // -1: the row has none here.
   TPCE_DEVICE_INLINE std::int64_t target_of(std::int64_t i) const {
-    const std::int64_t target = labels.at(i) - first_class;
-    return !is_ignored(i) && target >= 0 && target < classes ? target : -1;
+    return labels.target_in(labels.at(i), first_class, classes);
   }
 };
 

@@ -349,6 +349,37 @@ TEST(GpuBackend, CallsAllocateNothingWithAWorkspace) {
   }
 }
 
+// Labels are any 64 bits, and ignore_index is too.
+TEST(GpuBackend, LabelsAtTheEndsOfTheirRange) {
+  constexpr std::int64_t kLowest = std::numeric_limits<std::int64_t>::min();
+  constexpr std::int64_t kHighest = std::numeric_limits<std::int64_t>::max();
+  std::vector<float> logits(4 * 6, 0.5f), nll(4), dz(24);
+  const std::vector<std::int64_t> labels{kLowest, 5, kHighest, kLowest + 1};
+  const ShardPlan plan = ShardPlan::even(6, 2);
+  const ConstMatrix all = matrix_of<const float>(logits.data(), 4, 6);
+  const std::vector<Shard> shards{{all.column_range(0, 3), 0}, {all.column_range(3, 3), 1}};
+  const Matrix into = matrix_of(dz.data(), 4, 6);
+  const std::vector<Matrix> gradients{into.column_range(0, 3), into.column_range(3, 3)};
+  const Batch batch{plan, shards, Labels(labels.data(), 4), 6};
+  GpuBackend backend = emulated();
+  for (const std::int64_t ignored : {kLowest, kHighest}) {
+    const Options options{.ignore_index = ignored};
+    const std::size_t bytes = backend.workspace_bytes(batch, options, 4);
+    const Buffer workspace = backend.allocate(bytes);
+    const Buffer saved = backend.allocate(4 * sizeof(SavedRow));
+    backend.forward_backward(batch, options, {.rows = {0, 4}, .saved = nullptr, .upstream = {}, .gradients = gradients},
+                             {.rows = 4, .saved = static_cast<SavedRow*>(saved.get()), .nll = nll.data()},
+                             {nullptr, workspace.get(), bytes});
+    for (std::size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(is_nan(nll[i]), i != 1 && labels[i] != ignored) << i;
+      EXPECT_EQ(is_nan(dz[i * 6 + 2]), i != 1 && labels[i] != ignored) << i;
+      if (labels[i] == ignored) {
+        EXPECT_EQ(dz[i * 6 + 2], 0.0f);
+      }
+    }
+  }
+}
+
 // A bad label on a device: NaN in its row, and nothing else is touched.
 TEST(GpuBackend, RowOfABadLabelIsNan) {
   Small small;

@@ -591,12 +591,24 @@ TEST(ProductionMethod, Refuses) {
   small.problem.shards()[1].logits.dtype = DType::kFloat64;
   EXPECT_EQ(forward(small.run(batch)), "logits of shard 1: got fp64, expected fp32, bf16 or fp16");
   small.problem.shards()[1].logits.dtype = DType::kBFloat16;
+  small.problem.shards()[1].logits.place = {DeviceType::kCuda, 0};
+  EXPECT_EQ(forward(small.run(batch)), "logits of shard 1: expected in the memory of the device");
+  small.problem.shards()[1].logits.place = {};
+  ProductionRun unsaved = small.run(batch);
+  unsaved.saved = nullptr;
+  EXPECT_EQ(forward(unsaved), "saved: got null, expected memory of saved_bytes()");
   std::vector<Matrix> gradients = testing::gradient_matrices(batch, small.gradient);
+  const int launches = small.device.launches();
+  gradients[1].place = {DeviceType::kCuda, 0};
+  EXPECT_EQ(testing::refusal([&] { method.backward(small.run(batch), {}, gradients); }),
+            "gradient of shard 1: expected in the memory of the device");
+  gradients[1].place = {};
   gradients[1].dtype = DType::kFloat16;
   EXPECT_EQ(testing::refusal([&] { method.backward(small.run(batch), {}, gradients); }),
             "gradient of shard 1: got fp16, expected fp32 or the logits' type, bf16");
   EXPECT_EQ(testing::refusal([&] { method.backward(small.run(batch), {}, {}); }),
             "gradients: got 0 of them, expected one a shard, 2");
+  EXPECT_EQ(small.device.launches(), launches);
 }
 
 }  // namespace
